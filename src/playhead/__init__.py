@@ -1,0 +1,55 @@
+"""playhead keeps the exact place of a training run in its data."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from playhead import errors
+from playhead.dataset import Dataset
+from playhead.epoch import Epoch
+from playhead.errors import PlayheadError, PlayheadWarning
+from playhead.iterator import Iterator
+from playhead.lineage import trace
+from playhead.plan.block import ArraySpec
+from playhead.plan.node import INFINITE, UNKNOWN, Record
+from playhead.plan.prefetch import AUTOTUNE
+from playhead.plan.randomness import seed_pair
+from playhead.position import Position
+from playhead.sources.example import FixedLenFeature, VarLenFeature
+
+if TYPE_CHECKING:
+    from playhead import keras, tensorflow, testing
+
+__version__ = "0.1.0"
+
+_ON_FIRST_USE = ("keras", "tensorflow", "testing")
+
+
+def __getattr__(name: str) -> Any:
+    if name in _ON_FIRST_USE:
+        return importlib.import_module(f"playhead.{name}")
+    raise AttributeError(f"module 'playhead' has no attribute {name!r}")
+
+
+__all__ = [
+    "AUTOTUNE",
+    "INFINITE",
+    "UNKNOWN",
+    "ArraySpec",
+    "Dataset",
+    "Epoch",
+    "FixedLenFeature",
+    "Iterator",
+    "PlayheadError",
+    "PlayheadWarning",
+    "Position",
+    "Record",
+    "VarLenFeature",
+    "errors",
+    "keras",
+    "seed_pair",
+    "tensorflow",
+    "testing",
+    "trace",
+]

@@ -1,0 +1,225 @@
+"""Every error and warning playhead raises.
+
+PlayheadError
+├── PositionError
+│   ├── PipelineChanged      P01  the saved position does not fit this pipeline
+│   ├── UnreadablePosition   P02  not a position, or a damaged one
+│   ├── NewerFormat          P03  written by a newer playhead
+│   ├── NotSeekable          P04  a stream was asked to jump
+│   └── OutOfReach           P05  a step that this iterator cannot name any more
+├── SourceError
+│   ├── MissingSource        S01  no such file, or nothing matches
+│   ├── CorruptRecord        S02  a record's bytes are not what was written
+│   ├── SourceChanged        S03  the files changed while they were in use
+│   └── UnparsableRecord     S04  a record does not hold what `features` names
+├── FunctionError
+│   ├── UnrepeatableFunction F01  a function whose result is not a function of its input
+│   └── FormError            F02  a function that cannot run in the form asked for
+├── ElementError
+│   ├── UnequalElements      E01  elements that do not stack into one batch
+│   └── IntegerOverflow      E02  a Python int that does not fit int32
+├── PipelineError            D01  operations that do not go together
+├── TrainingError
+│   ├── TrainingChanged      T01  the checkpoint is of another model or optimizer
+│   └── CheckpointError      T02  no usable checkpoint, or one where none was expected
+└── WrongDoor                W01  an iterator used where it would silently go wrong
+
+PlayheadWarning
+├── FunctionChanged          a function's code differs from the one that was saved
+├── SlowResume               resuming has to replay
+├── GlobalRandomness         a function drew from a global random state
+└── LibraryChanged           random numbers come from another numpy than the saved ones
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+
+class PlayheadError(Exception):
+    """Base of all errors: a title with a stable code, the facts, and what can be done.
+
+    Every keyword given as a fact is also an attribute of the error.
+    """
+
+    code: ClassVar[str] = "P00"
+    title: ClassVar[str] = "playhead cannot go on"
+
+    def __init__(self, what: str, *, help: str | None = None, **facts: Any) -> None:
+        self.what = what
+        self.help = help
+        self.facts = facts
+        for name, value in facts.items():
+            setattr(self, name, value)
+        lines = [f"{self.title} [{self.code}]: {what}"]
+        if help:
+            lines.append(f"  help: {help}")
+        super().__init__("\n".join(lines))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (type(self), self.what, self.help, self.facts)
+
+
+def _rebuild(
+    kind: type[PlayheadError], what: str, help: str | None, facts: dict[str, Any]
+) -> PlayheadError:
+    return kind(what, help=help, **facts)
+
+
+class PositionError(PlayheadError, ValueError):
+    """A position that cannot be used here."""
+
+
+class PipelineChanged(PositionError):
+    """The saved position does not fit this pipeline; `differences` lists what changed."""
+
+    code = "P01"
+    title = "PipelineChanged"
+
+
+class UnreadablePosition(PositionError):
+    """Not a position, or a damaged one."""
+
+    code = "P02"
+    title = "UnreadablePosition"
+
+
+class NewerFormat(PositionError):
+    """Written by a newer playhead than this one."""
+
+    code = "P03"
+    title = "NewerFormat"
+
+
+class NotSeekable(PositionError):
+    """A stream was asked for something that needs jumping."""
+
+    code = "P04"
+    title = "NotSeekable"
+
+
+class OutOfReach(PositionError):
+    """A step that this iterator cannot name, or not any more."""
+
+    code = "P05"
+    title = "OutOfReach"
+
+
+class SourceError(PlayheadError):
+    """Something is wrong with the records or the files that hold them."""
+
+
+class MissingSource(SourceError, FileNotFoundError):
+    """No such file, or a pattern that matches nothing."""
+
+    code = "S01"
+    title = "MissingSource"
+
+
+class CorruptRecord(SourceError, ValueError):
+    """A record's bytes are not what was written: `file`, `offset` (bytes), `record`."""
+
+    code = "S02"
+    title = "CorruptRecord"
+
+
+class SourceChanged(SourceError):
+    """The files changed while they were in use."""
+
+    code = "S03"
+    title = "SourceChanged"
+
+
+class UnparsableRecord(SourceError, ValueError):
+    """A record does not hold what `features` names."""
+
+    code = "S04"
+    title = "UnparsableRecord"
+
+
+class FunctionError(PlayheadError):
+    """A user function that cannot be used as asked."""
+
+
+class UnrepeatableFunction(FunctionError):
+    """A function whose result depends on more than its input."""
+
+    code = "F01"
+    title = "UnrepeatableFunction"
+
+
+class FormError(FunctionError, ValueError):
+    """A function that cannot run in the form asked for."""
+
+    code = "F02"
+    title = "FormError"
+
+
+class ElementError(PlayheadError, ValueError):
+    """Elements that do not go together."""
+
+
+class UnequalElements(ElementError):
+    """Elements that do not stack into one batch."""
+
+    code = "E01"
+    title = "UnequalElements"
+
+
+class IntegerOverflow(ElementError, OverflowError):
+    """A Python int that does not fit int32."""
+
+    code = "E02"
+    title = "IntegerOverflow"
+
+
+class PipelineError(PlayheadError, ValueError):
+    """Operations that do not go together, or arguments that make no pipeline."""
+
+    code = "D01"
+    title = "PipelineError"
+
+
+class TrainingError(PlayheadError):
+    """A training run that cannot be resumed as asked."""
+
+
+class TrainingChanged(TrainingError, ValueError):
+    """The checkpoint is of another model, optimizer or compile setting."""
+
+    code = "T01"
+    title = "TrainingChanged"
+
+
+class CheckpointError(TrainingError):
+    """No usable checkpoint, or one where none was expected."""
+
+    code = "T02"
+    title = "CheckpointError"
+
+
+class WrongDoor(PlayheadError, TypeError):
+    """An iterator used where it would silently go wrong."""
+
+    code = "W01"
+    title = "WrongDoor"
+
+
+class PlayheadWarning(UserWarning):
+    """Base of all warnings."""
+
+
+class FunctionChanged(PlayheadWarning):
+    """A function's code differs from the one that was saved: order is the same, values may not be."""
+
+
+class SlowResume(PlayheadWarning):
+    """Resuming has to replay what came before."""
+
+
+class GlobalRandomness(PlayheadWarning):
+    """A function drew from a global random state, which no position can keep."""
+
+
+class LibraryChanged(PlayheadWarning):
+    """Random numbers come from another numpy than when the position was saved."""

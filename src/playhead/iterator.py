@@ -1,0 +1,586 @@
+"""The only object that moves: it delivers elements and knows, exactly, how many it has delivered."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+import warnings
+from collections import deque
+from collections.abc import Callable, Iterable
+from collections.abc import Iterator as IteratorABC
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, Self
+
+import numpy as np
+
+from playhead.errors import (
+    FunctionChanged,
+    LibraryChanged,
+    NotSeekable,
+    OutOfReach,
+    PipelineChanged,
+    WrongDoor,
+)
+from playhead.feed import Feed, open_feed
+from playhead.plan.block import Element
+from playhead.plan.description import (
+    Difference,
+    adopt_seeds,
+    compare,
+    differing,
+    fingerprint,
+    is_extension,
+    only_batch_size,
+    operations,
+    render,
+)
+from playhead.plan.node import Node, Places, Record
+from playhead.plan.order import Grid
+from playhead.plan.origin import cut_anew, places_of, records_since, resized
+from playhead.position import Origin, Position
+
+if TYPE_CHECKING:
+    from playhead.dataset import Dataset
+
+OnChange = Literal["error", "by_record", "from_here"]
+HISTORY = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class _State:
+    """After `step` elements. `cursor` makes a stream's cursor when asked; None for a seekable pipeline."""
+
+    step: int
+    epoch: int
+    inner: int
+    records: int
+    cursor: Callable[[], Any] | None
+
+
+class _End:
+    """The epoch, or everything, has ended."""
+
+
+_END = _End()
+
+
+class Iterator(IteratorABC[Element]):
+    """Elements in order, from the beginning or from where it is restored to.
+
+    Made by `Dataset.iterator`. `position` is exact after every element, whatever runs ahead of it.
+
+    >>> import playhead as ph
+    >>> it = ph.Dataset.range(10).shuffle(seed=1).batch(4).iterator()
+    >>> first = next(it)
+    >>> it.position.step
+    1
+    """
+
+    def __init__(self, dataset: Dataset, *, epochs: int | None = 1, epoch: int = 0) -> None:
+        if epochs is not None and epochs < 0:
+            raise ValueError(f"epochs must be at least 0 or None, not {epochs}")
+        self._given = dataset
+        self._epochs = epochs
+        self._lock = threading.RLock()
+        self._feed: Feed | None = None
+        self._pid = os.getpid()
+        self._closed = False
+        self._rows: deque[Element] = deque()
+        self._chunk_cursor: Callable[[int], Any]
+        self._chunk_trace: Callable[[int], list[Record]] | None
+        self._chunk_records: Any
+        self._set_pipeline(dataset, None, ())
+        self._state = self._start_of(epoch)
+        self._forget()
+        self._began = time.monotonic()
+        self._waited = 0.0
+        self._delivered = 0
+
+    # --- moving -----------------------------------------------------------------------------------------
+
+    def __next__(self) -> Element:
+        _refuse_inside_a_graph()
+        with self._lock:
+            element = self._take(None)
+        if isinstance(element, _End):
+            raise StopIteration
+        return element
+
+    def epochs(self) -> IteratorABC[IteratorABC[Element]]:
+        """The epochs that are left, each an iterator over its elements; a half-done epoch is finished first."""
+        while True:
+            with self._lock:
+                epoch = self._state.epoch
+                if self._epochs is not None and epoch >= self._epochs:
+                    return
+                if self._exhausted or (self._epochs is None and self._node.cardinality == 0):
+                    return
+            yield self._rest_of(epoch)
+
+    def _rest_of(self, epoch: int) -> IteratorABC[Element]:
+        while True:
+            _refuse_inside_a_graph()
+            with self._lock:
+                element = self._take(epoch)
+                if isinstance(element, _End):
+                    if self._state.epoch == epoch:
+                        self._state = self._after_epoch(self._state)
+                        self._ended = False
+                        self._remember()
+                    return
+            yield element
+
+    def _take(self, within: int | None) -> Element | _End:
+        """The next element; where `within` names an epoch, only of that one."""
+        if within is not None and self._state.epoch != within:
+            return _END
+        began = time.perf_counter()
+        try:
+            return self._pull(within)
+        except BaseException as error:
+            self._drop_feed()
+            if isinstance(error, Exception):
+                error.add_note(f"playhead: while computing step {self._state.step + 1} of the run")
+            raise
+        finally:
+            self._waited += time.perf_counter() - began
+
+    def _pull(self, within: int | None) -> Element | _End:
+        if self._closed:
+            return _END
+        feed = self._open()
+        while not self._rows:
+            if self._ended and within is not None:
+                return _END
+            event = next(feed.events, None)
+            if event is None:
+                self._ended = self._exhausted = True
+                return _END
+            epoch, chunk = event
+            if chunk is None:
+                if epoch == self._state.epoch:
+                    self._ended = True
+                continue
+            self._rows = deque(chunk.block.rows())
+            self._chunk_epoch, self._chunk_cursor = epoch, chunk.cursor
+            self._chunk_trace, self._chunk_records = chunk.trace, chunk.records
+            self._taken = 0
+        if within is not None and self._chunk_epoch != within:
+            return _END
+        element = self._rows.popleft()
+        self._deliver()
+        return element
+
+    def _deliver(self) -> None:
+        state, j = self._state, self._taken
+        self._taken += 1
+        epoch = self._chunk_epoch
+        inner = 1 if epoch != state.epoch else state.inner + 1
+        counts, cursor = self._chunk_records, self._chunk_cursor
+        self._ended = False
+        self._state = _State(
+            state.step + 1,
+            epoch,
+            inner,
+            state.records + (1 if counts is None else int(counts[j])),
+            None if self._node.seekable else lambda: cursor(j + 1),
+        )
+        self._delivered += 1
+        self._remember()
+
+    def _after_epoch(self, state: _State) -> _State:
+        epoch, node = state.epoch + 1, self._node
+        cursor = None if node.seekable else lambda: node.start(epoch)
+        return _State(state.step, epoch, 0, state.records, cursor)
+
+    def _start_of(self, epoch: int) -> _State:
+        node = self._node
+        if not epoch:
+            return _State(0, 0, 0, 0, None if node.seekable else lambda: node.start(0))
+        if node.seekable and node.length is not None:
+            return self._state_at(epoch * node.length, (epoch, 0))
+        return _State(0, epoch, 0, 0, lambda: node.start(epoch))
+
+    def _remember(self) -> None:
+        if not self._node.seekable:
+            self._history.append(self._state)
+
+    def _forget(self) -> None:
+        """Nothing is taken from the feed yet, and no earlier cursor is known."""
+        self._rows = deque()
+        self._ended = self._exhausted = False
+        self._taken = 0
+        self._chunk_epoch = self._state.epoch
+        self._chunk_cursor = lambda j: None
+        self._chunk_trace = None
+        self._chunk_records = None
+        self._history: deque[_State] = deque(maxlen=HISTORY)
+        self._remember()
+
+    def _open(self, eager: bool = False) -> Feed:
+        if self._feed is not None and self._pid != os.getpid():
+            self._feed = None  # a forked child has none of its parent's threads
+            self._rows = deque()
+            self._ended = False
+        if self._feed is None:
+            self._pid = os.getpid()
+            state = self._state
+            cursor = None if state.cursor is None else state.cursor()
+            self._feed = open_feed(
+                self._node, state.epoch, state.inner, cursor, self._epochs, eager=eager
+            )
+        return self._feed
+
+    def _drop_feed(self, wait: bool = False) -> None:
+        feed, self._feed = self._feed, None
+        self._rows, self._ended = deque(), False
+        if feed is not None and self._pid == os.getpid():
+            feed.close(wait=wait)
+
+    def start(self) -> Self:
+        """Begin to read ahead now, before the first element is asked for; without prefetch, nothing to do."""
+        with self._lock:
+            if not self._closed and self._feed is None:
+                self._open(eager=True)
+        return self
+
+    def close(self) -> None:
+        """End read-ahead and free its threads. The position stays readable; next raises StopIteration."""
+        with self._lock:
+            self._closed = True
+            self._drop_feed(wait=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        feed = getattr(self, "_feed", None)
+        if feed is not None and self._pid == os.getpid():
+            feed.close(wait=False)
+
+    # --- where it stands --------------------------------------------------------------------------------
+
+    @property
+    def dataset(self) -> Dataset:
+        """The dataset this iterator walks: with adopted seeds, where it was restored."""
+        return self._dataset
+
+    @property
+    def position(self) -> Position:
+        """After what was delivered."""
+        with self._lock:
+            return self._position(self._state)
+
+    def position_at(self, step: int) -> Position:
+        """After the first `step` elements: for a consumer that pulled more than it has used.
+
+        Exact for any step of a seekable pipeline. A stream keeps its last 1024 cursors; beyond, and for a
+        step before the one it was restored to, raises `OutOfReach`.
+        """
+        with self._lock:
+            if step == self._state.step:
+                return self._position(self._state)
+            if self._node.seekable:
+                return self._position(self._seek_state(step))
+            for state in reversed(self._history):
+                if state.step == step:
+                    return self._position(state)
+            raise OutOfReach(
+                f"step {step} is not among the last {len(self._history)} of this stream",
+                help=f"a stream keeps its last {HISTORY} cursors; ask sooner",
+                step=step,
+            )
+
+    def seek(self, step: int) -> None:
+        """Go to where the first `step` elements have been delivered. Raises `NotSeekable` for a stream."""
+        with self._lock:
+            if not self._node.seekable:
+                raise NotSeekable(
+                    "this pipeline is a stream: it can be restored, not moved",
+                    help="load_state_dict(position) goes to a saved position",
+                )
+            state = self._seek_state(step)
+            self._drop_feed()
+            self._state = state
+            self._forget()
+
+    def _seek_state(self, step: int) -> _State:
+        begin = self._origin.step if self._origin else 0
+        if step < begin:
+            raise OutOfReach(
+                f"step {step} lies before step {begin}, where this pipeline took over",
+                help="the position's lineage names the pipeline of earlier steps",
+                step=step,
+            )
+        epoch, inner = self._grid.split_one(step)
+        if inner == 0 and step > begin:
+            epoch, inner = epoch - 1, self._node.length_at(epoch - 1) or 0
+        limit = self._epochs
+        if self._node.length == 0 and step > begin:
+            raise OutOfReach(f"step {step} of an empty dataset", step=step)
+        if limit is not None and epoch >= limit and step > begin:
+            raise OutOfReach(
+                f"step {step} lies behind the end of epoch {limit - 1}",
+                help="iterator(epochs=...) says how many there are",
+                step=step,
+            )
+        return self._state_at(step, (epoch, inner))
+
+    def _state_at(self, step: int, place: tuple[int, int]) -> _State:
+        return _State(step, *place, self._records_at(place) or 0, None)
+
+    def _records_at(self, place: tuple[int, int]) -> int | None:
+        """Records delivered before a place of a seekable pipeline."""
+        node, origin = self._node, self._origin
+        if not node.countable or (origin is not None and origin.records is None):
+            return None
+        before = (origin.records or 0) if origin else 0
+        if origin is not None and origin.places:
+            return before + records_since(node, list(origin.places), origin.record, place)
+        epoch, inner = place
+        whole = node.count_records(node.length) if node.length is not None else 0
+        return before + epoch * whole + node.count_records(inner)
+
+    def _position(self, state: _State) -> Position:
+        seekable = self._node.seekable
+        said = operations(self._node)
+        return Position(
+            step=state.step,
+            epoch=state.epoch,
+            step_in_epoch=state.inner,
+            records=self._records_at((state.epoch, state.inner)) if seekable else state.records,
+            cursor=None if state.cursor is None else state.cursor(),
+            pipeline={"fingerprint": fingerprint(said), "operations": said},
+            epoch_length=self._node.length_at(state.epoch) if seekable else None,
+            origin=self._origin,
+            lineage=self._lineage,
+        )
+
+    def trace(self, step: int | None = None) -> list[Record]:
+        """The records of the last element, or of the `step`th (seekable pipelines), in order."""
+        with self._lock:
+            if step is None or (step == self._state.step and self._chunk_trace is not None):
+                if self._chunk_trace is not None and self._taken:
+                    return self._chunk_trace(self._taken - 1)
+                step = self._state.step
+            if step < 1:
+                raise OutOfReach("nothing was delivered yet; steps count from 1", step=step)
+            if not self._node.seekable:
+                raise NotSeekable("a stream traces its last element only")
+            begin = self._origin.step if self._origin else 0
+            if step <= begin:
+                raise OutOfReach(
+                    f"step {step} came from another pipeline, before step {begin}", step=step
+                )
+            epoch, inner = self._grid.split_one(step - 1)
+            places = Places(epoch, np.array([inner], np.int64))
+            return list(self._node.locate(places).records())
+
+    def stats(self) -> dict[str, float]:
+        """`delivered` elements by this object, `seconds` since it was made, `waited` seconds in next."""
+        with self._lock:
+            return {
+                "delivered": self._delivered,
+                "seconds": time.monotonic() - self._began,
+                "waited": self._waited,
+            }
+
+    # --- saving and restoring ---------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """The position as JSON values (torch's name)."""
+        return self.position.to_dict()
+
+    def get_state(self) -> dict[str, Any]:
+        """The position as JSON values (Grain's name)."""
+        return self.position.to_dict()
+
+    def set_state(self, state: Position | dict[str, Any] | str | bytes) -> None:
+        """`load_state_dict` with its defaults (Grain's name)."""
+        self.load_state_dict(state)
+
+    def load_state_dict(
+        self,
+        state: Position | dict[str, Any] | str | bytes,
+        *,
+        on_change: OnChange = "error",
+        override: Iterable[str] = (),
+    ) -> None:
+        """Go on where `state` (a position, its dict or its JSON) was saved.
+
+        `on_change`: "error" raises `PipelineChanged` where places moved; "by_record" also takes another
+        batch size and goes on at the same record; "from_here" begins the new pipeline at its beginning while
+        the step runs on. `override` names operations whose differences are accepted as they are. Raises
+        `UnreadablePosition`, `NewerFormat`.
+        """
+        if on_change not in ("error", "by_record", "from_here"):
+            raise ValueError(f'on_change is "error", "by_record" or "from_here", not {on_change!r}')
+        position = _as_position(state)
+        saved = position.pipeline["operations"]
+        with self._lock:
+            node = adopt_seeds(saved, self._given.node)
+            found = compare(saved, node)
+            accepted = set(override)
+            moved = [d for d in differing(found) if d.op not in accepted]
+            origin, lineage = position.origin, position.lineage
+            if moved and on_change == "from_here":
+                lineage = (*lineage, {"until_step": position.step, "pipeline": position.pipeline})
+                origin = Origin(position.step, position.records)
+                node = self._given.node
+                self._enter(node, origin, lineage, position, begin=True)
+                return
+            if moved and on_change == "by_record" and only_batch_size(found) is not None:
+                origin, node = self._by_record(position, found, node)
+            elif moved and not is_extension(found, position.epoch):
+                raise self._changed(position, found)
+            elif origin is not None and origin.places:
+                node = cut_anew(node, list(origin.places), origin.record)
+            _warn(found)
+            self._enter(node, origin, lineage, position, begin=False)
+
+    def _by_record(
+        self, position: Position, found: list[Difference], node: Node
+    ) -> tuple[Origin, Node]:
+        difference = only_batch_size(found)
+        assert difference is not None and difference.saved is not None
+        if not node.seekable:
+            raise self._changed(position, found)
+        old = resized(node, difference.saved["size"])
+        before = position.origin
+        if before is not None and before.places:
+            old = cut_anew(old, list(before.places), before.record)
+        places, record = places_of(old, (position.epoch, position.step_in_epoch))
+        origin = Origin(position.step, position.records, tuple(places), record)
+        return origin, cut_anew(resized(node, difference.now["size"]), places, record)  # type: ignore[index]
+
+    def _enter(
+        self,
+        node: Node,
+        origin: Origin | None,
+        lineage: tuple[dict[str, Any], ...],
+        position: Position,
+        *,
+        begin: bool,
+    ) -> None:
+        self._check_fits(node, origin, position, begin)
+        self._drop_feed()
+        self._set_pipeline(self._given.with_node(node), origin, lineage)
+        if begin:
+            cursor = None if node.seekable else lambda: node.start(0)
+            self._state = _State(position.step, 0, 0, position.records or 0, cursor)
+        else:
+            at = position.cursor
+            cursor = None if node.seekable else lambda: at
+            self._state = _State(
+                position.step, position.epoch, position.step_in_epoch, position.records or 0, cursor
+            )
+        self._closed = False
+        self._forget()
+
+    def _check_fits(
+        self, node: Node, origin: Origin | None, position: Position, begin: bool
+    ) -> None:
+        if begin:
+            return
+        if (position.cursor is None) != node.seekable:
+            raise self._changed(position, compare(position.pipeline["operations"], node))
+        if not node.seekable:
+            return
+        length = node.length_at(position.epoch)
+        short = length is not None and position.step_in_epoch > length
+        if (
+            not short
+            and node.countable
+            and position.records is not None
+            and not (origin and origin.places)
+        ):
+            here = node.count_records(position.step_in_epoch)
+            whole = node.count_records(node.length) if node.length is not None else 0
+            before = (origin.records or 0) if origin else 0
+            short = before + position.epoch * whole + here != position.records
+        if short:
+            raise self._changed(position, compare(position.pipeline["operations"], node))
+
+    def _changed(self, position: Position, found: list[Difference]) -> PipelineChanged:
+        moved = differing(found)
+        help = "restore what was changed"
+        if only_batch_size(found) is not None and position.records is not None:
+            help += f', or on_change="by_record" goes on at record {position.records}'
+        help += '; on_change="from_here" starts the new pipeline at its beginning'
+        if not moved:
+            why = "the position lies behind the end of this pipeline, or on another grid"
+        else:
+            why = "Going on would repeat or skip records."
+        return PipelineChanged(
+            f"the saved position does not fit this pipeline\n{render(found)}\n"
+            f"  At step {position.step}: {why}",
+            help=help,
+            differences=moved,
+            step=position.step,
+        )
+
+    def _set_pipeline(
+        self, dataset: Dataset, origin: Origin | None, lineage: tuple[dict[str, Any], ...]
+    ) -> None:
+        self._dataset, self._node = dataset, dataset.node
+        self._origin, self._lineage = origin, lineage
+        length = self._node.length if self._node.seekable else None
+        self._grid = Grid(length)
+        if origin is not None and origin.places:
+            epoch, inner = origin.places[0]
+            self._grid = Grid(length, (origin.step, epoch, inner), self._node.length_at(epoch))
+        elif origin is not None:
+            self._grid = Grid(length, (origin.step, 0, 0))
+
+    def __repr__(self) -> str:
+        state = self._state
+        return f"<playhead.Iterator at step {state.step}, epoch {state.epoch}, {state.inner} in it>"
+
+
+def _as_position(state: Position | dict[str, Any] | str | bytes) -> Position:
+    if isinstance(state, Position):
+        return Position.from_dict(state.to_dict())
+    if isinstance(state, str | bytes):
+        return Position.from_json(state)
+    return Position.from_dict(state)
+
+
+def _warn(found: list[Difference]) -> None:
+    for difference in found:
+        if difference.kind == "function":
+            assert difference.now is not None
+            effect = (
+                "other elements may follow" if difference.op == "filter" else "values may differ"
+            )
+            warnings.warn(
+                f"{difference.op}({difference.now.get('fn')}) {difference.where} has other code than "
+                f"when the position was saved: the order is the same, {effect}",
+                FunctionChanged,
+                stacklevel=4,
+            )
+        elif difference.kind == "numpy":
+            assert difference.saved is not None and difference.now is not None
+            warnings.warn(
+                f"random numbers of {difference.op}({difference.now.get('fn')}) come from numpy "
+                f"{difference.now['numpy']}, the position from {difference.saved['numpy']}: "
+                "its generators may draw other numbers",
+                LibraryChanged,
+                stacklevel=4,
+            )
+
+
+def _refuse_inside_a_graph() -> None:
+    """TensorFlow would run next once, while tracing, and bake that element into the graph."""
+    tensorflow = sys.modules.get("tensorflow")
+    inside = getattr(tensorflow, "inside_function", None)
+    if inside is not None and inside():
+        raise WrongDoor(
+            "a playhead iterator was used inside a tf.function, where its first element would be "
+            "built into the graph",
+            help="pass playhead.tensorflow.iterator(ds) to the tf.function as an argument",
+        )

@@ -1,0 +1,31 @@
+"""Keras 3 training runs that go on where they were killed.
+
+`fit` is `model.fit` with a checkpoint directory. The names load on first use, so that
+`playhead.keras.checkpoint` reads checkpoints without Keras.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from playhead.keras.fit import fit as fit
+    from playhead.keras.preemption import Preempted as Preempted
+    from playhead.keras.preemption import PreemptedError as PreemptedError
+
+__all__ = ["Preempted", "PreemptedError", "fit"]
+
+_HOMES = {"fit": "fit", "Preempted": "preemption", "PreemptedError": "preemption"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

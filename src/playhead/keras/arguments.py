@@ -1,0 +1,50 @@
+"""What `model.fit` was to be called with: checked, and what is read here set apart."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import keras
+
+from playhead.errors import TrainingError
+
+_REFUSED = {
+    "x": "the dataset is the second argument",
+    "y": "targets belong in the dataset: its elements are (inputs, targets)",
+    "sample_weight": "weights belong in the dataset: its elements are (inputs, targets, sample weights)",
+    "batch_size": "the pipeline's batch(...) says it",
+    "shuffle": "Keras would permute batches, which no position could name; the pipeline's shuffle(...) says it",
+    "validation_split": "split the data into two datasets and pass one as validation_data",
+}
+
+
+class Arguments:
+    """`epochs`, `verbose`, `initial_epoch`, `steps_per_epoch`, `callbacks` (flat); `rest` goes on to Keras."""
+
+    def __init__(self, given: Mapping[str, Any]) -> None:
+        rest = dict(given)
+        for name, reason in _REFUSED.items():
+            if name in rest:
+                raise TypeError(f"{name}= is refused: {reason}")
+        self.epochs = int(rest.pop("epochs", 1))
+        limit = keras.config.max_epochs()
+        self.epochs = min(self.epochs, limit) if limit else self.epochs
+        self.verbose = rest.pop("verbose", "auto")
+        self.initial_epoch = int(rest.pop("initial_epoch", 0))
+        steps = rest.pop("steps_per_epoch", None)
+        self.steps_per_epoch = None if steps is None else int(steps)
+        if self.steps_per_epoch is not None and self.steps_per_epoch < 1:
+            raise ValueError(f"steps_per_epoch={steps} leaves nothing to train on")
+        callbacks = rest.pop("callbacks", None)
+        if isinstance(callbacks, keras.callbacks.CallbackList):
+            callbacks = callbacks.callbacks
+        self.callbacks = [c for c in keras.tree.flatten(callbacks or []) if c is not None]
+        for callback in self.callbacks:
+            if isinstance(callback, keras.callbacks.BackupAndRestore):
+                raise TrainingError(
+                    "BackupAndRestore is among the callbacks: it would put back weights and an epoch of "
+                    "its own",
+                    help="remove it; playhead.keras.fit saves and restores by itself",
+                )
+        self.rest = rest

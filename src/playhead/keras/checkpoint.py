@@ -1,0 +1,243 @@
+"""A checkpoint on disk: one directory a save, either whole or not there.
+
+    run/
+      step-0000001200/
+        manifest.json     {"playhead": 1, "files": {name: {"bytes": n, "blake2b": hex}}}
+        state.json        where the run stands, in words and numbers
+        model.npz ...     one file of arrays a group, numbered as in state["arrays"][group]
+      step-0000001400/
+
+A save is written into a hidden directory, flushed to the disk file by file, and renamed. A kill at any
+moment leaves the saves before it as they were. Nothing here is pickled, and nothing but numpy is needed
+to read it. A second save at one step gets the suffix `.1`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import uuid
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from playhead.errors import CheckpointError, NewerFormat, PlayheadWarning
+
+FORMAT = 1
+Array: TypeAlias = np.ndarray[Any, Any]
+Named: TypeAlias = Sequence[tuple[str, Array]]
+State: TypeAlias = dict[str, Any]
+
+_SAVE = re.compile(r"step-(\d+)(?:\.(\d+))?")
+_WRITING, _REMOVING = ".writing-", ".removing-"
+
+
+class _Damaged(Exception):
+    """What is wrong with one save."""
+
+
+def saves(root: str | os.PathLike[str]) -> list[Path]:
+    """The directories of the saves under `root`, oldest first."""
+    root = Path(root)
+    if not root.is_dir():
+        return []
+    return sorted((p for p in root.iterdir() if _SAVE.fullmatch(p.name) and p.is_dir()), key=_age)
+
+
+def latest(path: str | os.PathLike[str]) -> tuple[Path, State]:
+    """The newest whole save under `path` (or `path` itself, if it is one) and its state.
+
+    A damaged save is passed over with a `PlayheadWarning`. Raises `CheckpointError` where there is none, or
+    none that is whole, and `NewerFormat` where the newest was written by a later playhead.
+    """
+    path = Path(path)
+    found = [path] if (path / "manifest.json").is_file() else saves(path)
+    if not found:
+        raise CheckpointError(f"there is no checkpoint in {path}", path=str(path))
+    faults = []
+    for directory in reversed(found):
+        try:
+            state = _read_state(directory)
+        except _Damaged as fault:
+            faults.append(f"{directory}: {fault}")
+            continue
+        for fault_text in faults:
+            message = f"a damaged checkpoint is passed over, going back to {directory.name}: {fault_text}"
+            warnings.warn(PlayheadWarning(message), stacklevel=2)
+        return directory, state
+    raise CheckpointError(
+        "every checkpoint is damaged\n    " + "\n    ".join(faults),
+        help="restore the directory from a copy, or move it away to start anew",
+        path=str(path),
+    )
+
+
+def read_arrays(directory: Path, state: State, group: str) -> list[tuple[str, Array]]:
+    """The named arrays of `group`, with the dtypes and shapes they were saved with."""
+    index = state["arrays"][group]
+    with np.load(directory / f"{group}.npz", allow_pickle=False) as file:
+        return [
+            (entry["name"], _as_saved(file[f"{number:05d}"], entry))
+            for number, entry in enumerate(index)
+        ]
+
+
+def write(
+    root: str | os.PathLike[str],
+    step: int,
+    state: Mapping[str, Any],
+    arrays: Mapping[str, Named],
+    *,
+    keep: int,
+) -> Path:
+    """Saves `state` (JSON) and `arrays` as the checkpoint of `step` and returns its directory.
+
+    Afterwards the newest `keep` saves are left. Saves of later steps, which only a damaged end or an
+    abandoned past can have left here, are removed.
+    """
+    root = Path(root)
+    root.mkdir(parents=True, exist_ok=True)
+    temporary = root / f"{_WRITING}{uuid.uuid4().hex}"
+    temporary.mkdir()
+    index = {group: [_entry(name, a) for name, a in named] for group, named in arrays.items()}
+    for group, named in arrays.items():
+        with open(temporary / f"{group}.npz", "wb") as file:
+            np.savez(file, **{f"{number:05d}": _raw(a) for number, (_, a) in enumerate(named)})
+            _flush(file)
+    _write_json(temporary / "state.json", {"playhead": FORMAT, **state, "arrays": index})
+    names = sorted(p.name for p in temporary.iterdir())
+    files = {name: _fingerprint(temporary / name) for name in names}
+    _write_json(temporary / "manifest.json", {"playhead": FORMAT, "files": files})
+    _flush_directory(temporary)
+    directory = _free_name(root, step)
+    os.rename(temporary, directory)
+    _flush_directory(root)
+    _prune(root, directory, keep)
+    return directory
+
+
+def sweep(root: str | os.PathLike[str]) -> None:
+    """Removes what a killed process left half written or half removed under `root`."""
+    root = Path(root)
+    if root.is_dir():
+        for path in root.iterdir():
+            if path.name.startswith((_WRITING, _REMOVING)):
+                shutil.rmtree(path, ignore_errors=True)
+
+
+def _age(directory: Path) -> tuple[int, int]:
+    found = _SAVE.fullmatch(directory.name)
+    assert found is not None
+    return int(found[1]), int(found[2] or 0)
+
+
+def _free_name(root: Path, step: int) -> Path:
+    name = f"step-{step:010d}"
+    taken = [_age(p)[1] for p in saves(root) if _age(p)[0] == step]
+    return root / (f"{name}.{max(taken) + 1}" if taken else name)
+
+
+def _prune(root: Path, newest: Path, keep: int) -> None:
+    everything = saves(root)
+    later = [p for p in everything if _age(p) > _age(newest)]
+    earlier = [p for p in everything if _age(p) <= _age(newest)]
+    for directory in later + earlier[: -max(keep, 1)]:
+        # Renamed first: a kill while removing must not leave something that looks like a save.
+        doomed = root / f"{_REMOVING}{uuid.uuid4().hex}"
+        os.rename(directory, doomed)
+        shutil.rmtree(doomed, ignore_errors=True)
+
+
+def _read_state(directory: Path) -> State:
+    manifest = _read_json(directory / "manifest.json")
+    files = manifest.get("files")
+    if not isinstance(files, dict) or "state.json" not in files:
+        raise _Damaged("manifest.json names no files")
+    if manifest.get("playhead", 0) > FORMAT:
+        raise NewerFormat(
+            f"{directory} is in checkpoint format {manifest['playhead']}, this playhead reads up to {FORMAT}",
+            help="update playhead",
+        )
+    for name, expected in files.items():
+        if Path(name).name != name:
+            raise _Damaged(f"manifest.json names a file outside its directory: {name}")
+        try:
+            actual = _fingerprint(directory / name)
+        except OSError as error:
+            raise _Damaged(f"{name} cannot be read ({error.strerror})") from None
+        if actual != expected:
+            raise _Damaged(f"{name} is not what was written")
+    return _read_json(directory / "state.json")
+
+
+def _read_json(path: Path) -> State:
+    try:
+        value = json.loads(path.read_bytes())
+    except OSError as error:
+        raise _Damaged(f"{path.name} cannot be read ({error.strerror})") from None
+    except ValueError:
+        raise _Damaged(f"{path.name} is not JSON") from None
+    if not isinstance(value, dict):
+        raise _Damaged(f"{path.name} is not a JSON object")
+    return value
+
+
+def _write_json(path: Path, value: Any) -> None:
+    with open(path, "w", encoding="utf-8") as file:
+        json.dump(value, file)
+        _flush(file)
+
+
+def _fingerprint(path: Path) -> dict[str, Any]:
+    with open(path, "rb") as file:
+        digest = hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16))
+        return {"bytes": file.tell(), "blake2b": digest.hexdigest()}
+
+
+def _entry(name: str, array: Array) -> dict[str, Any]:
+    return {"name": name, "dtype": array.dtype.name, "shape": list(array.shape)}
+
+
+def _raw(array: Array) -> Array:
+    """`array` as .npy can hold it without pickle: dtypes from outside numpy (bfloat16 ...) become bytes."""
+    if array.dtype.isbuiltin == 1 and not array.dtype.hasobject:
+        return array
+    if array.dtype.hasobject:
+        raise CheckpointError(f"an array of dtype {array.dtype} cannot be saved")
+    return np.frombuffer(np.ascontiguousarray(array).tobytes(), np.uint8)
+
+
+def _as_saved(stored: Array, entry: Mapping[str, Any]) -> Array:
+    dtype = _dtype(entry["dtype"])
+    if stored.dtype != dtype:
+        stored = np.frombuffer(stored.tobytes(), dtype)
+    return stored.reshape(entry["shape"])
+
+
+def _dtype(name: str) -> np.dtype[Any]:
+    try:
+        return np.dtype(name)
+    except TypeError:
+        import ml_dtypes  # numpy knows these dtypes only once this package is loaded
+
+        return np.dtype(getattr(ml_dtypes, name))
+
+
+def _flush(file: Any) -> None:
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def _flush_directory(directory: Path) -> None:
+    if os.name == "posix":
+        handle = os.open(directory, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)

@@ -1,0 +1,206 @@
+"""The two ways data goes into Keras: the training feed, and the first pass for validation.
+
+Both are `PyDataset`s with one worker, whose batches are a function of their index: Keras may look at a
+batch twice, look ahead, or begin again, and nothing moves.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from typing import Any
+
+import keras
+import numpy as np
+
+from playhead.dataset import Dataset
+from playhead.errors import PipelineError
+from playhead.iterator import Iterator
+from playhead.plan.block import Nest, map_nest, named_leaves
+
+# Keras takes the length of the first epoch it sees for that of all later ones; a length no epoch reaches
+# leaves the end of each to `steps_per_epoch` and to us.
+UNCOUNTED = 2**62
+_REMEMBERED = 4
+
+
+class Steps:
+    """How many steps the coming epoch has, for the `range()` that Keras makes of it each time.
+
+    It stands for the full length in every comparison, also when nothing of the epoch is left.
+    """
+
+    def __init__(self, full: int) -> None:
+        self.full = full
+        self.coming = full
+
+    def __index__(self) -> int:
+        return self.coming
+
+    def __gt__(self, other: int) -> bool:
+        return self.full > other
+
+    def __bool__(self) -> bool:
+        return True
+
+
+class _Pure(keras.utils.PyDataset):  # type: ignore[misc]
+    """A dataset whose batches are a function of their index.
+
+    Keras looks at two batches before anything else and takes an axis for fixed where they agree. Batch 1 is
+    shown one longer then along the axes that `spec` leaves open, as padded batches do.
+    """
+
+    def __init__(self, spec: Nest) -> None:
+        super().__init__(workers=1, use_multiprocessing=False)
+        self._spec = spec
+        self._begun = False
+
+    def on_epoch_begin(self) -> None:
+        self._begun = True
+
+    def __getitem__(self, index: int) -> Any:
+        batch = self._batch(index)
+        if index == 1 and not self._begun:
+            batch = map_nest(_one_longer, batch, self._spec)
+        return as_keras_batch(batch)
+
+    def _batch(self, index: int) -> Any:
+        raise NotImplementedError
+
+
+class Feed(_Pure):
+    """Batch i is the i-th from where the iterator stood, across epochs, without end.
+
+    What Keras has pulled and not trained on yet is kept, so an index means the same batch however often it
+    is asked for. `note_epochs` makes `epoch_after` known. Safe to call from several threads.
+    """
+
+    def __init__(self, iterator: Iterator, *, note_epochs: bool = False) -> None:
+        super().__init__(iterator.dataset.element_spec)
+        self._iterator = iterator
+        self._note_epochs = note_epochs
+        # Held while a batch is computed, so nothing the training loop calls at each step may ask for it.
+        self._pulling = threading.RLock()
+        self._waiting: OrderedDict[int, tuple[Any, int]] = OrderedDict()  # step: (batch, its epoch)
+        self._pulled = self._trained = self._origin = int(iterator.position.step)
+        self._closed = False
+
+    @property
+    def num_batches(self) -> int:
+        return UNCOUNTED
+
+    def _batch(self, index: int) -> Any:
+        with self._pulling:
+            step = self._origin + index
+            if self._closed or step > self._pulled:
+                # Only an iterator that Keras has already dropped asks here: nobody trains on the answer.
+                return next(reversed(self._waiting.values()))[0]
+            return self._at(step)[0]
+
+    def epoch_after(self, step: int) -> int:
+        """The data's epoch of the batch that follows the first `step` batches; waits for that batch."""
+        known = self._waiting.get(step)
+        if known is None:
+            with self._pulling:
+                known = self._at(step)
+        return known[1]
+
+    def trained(self, step: int) -> None:
+        """The first `step` batches of the run are learned and need not be kept."""
+        self._trained = step
+
+    def begin_again(self, step: int) -> None:
+        """Index 0 stands for the batch after the first `step` from now on."""
+        with self._pulling:
+            self._origin = step
+
+    def close(self) -> None:
+        """Nothing more is read. Read-ahead that Keras has not stopped yet gets old batches."""
+        with self._pulling:
+            self._closed = True
+            self._iterator.close()
+
+    def _at(self, step: int) -> tuple[Any, int]:
+        while step >= self._pulled:
+            batch = next(self._iterator)
+            epoch = self._iterator.position.epoch if self._note_epochs else 0
+            self._waiting[self._pulled] = batch, epoch
+            self._pulled += 1
+            for learned in [known for known in self._waiting if known < self._trained]:
+                del self._waiting[learned]
+        if step not in self._waiting:
+            raise PipelineError(f"Keras asked again for the batch after step {step}, which is learned")
+        return self._waiting[step]
+
+
+class FirstPass(_Pure):
+    """The first pass of a seekable dataset, each time it is read."""
+
+    def __init__(self, dataset: Dataset) -> None:
+        super().__init__(dataset.element_spec)
+        self._iterator = dataset.iterator(epochs=1)
+        self._length = len(dataset)
+        self._lock = threading.RLock()
+        self._next = 0
+        self._recent: OrderedDict[int, Any] = OrderedDict()
+
+    @property
+    def num_batches(self) -> int:
+        return self._length
+
+    def _batch(self, index: int) -> Any:
+        with self._lock:
+            if index not in self._recent:
+                if index != self._next:
+                    self._iterator.seek(index)
+                self._recent[index] = next(self._iterator)
+                self._next = index + 1
+                if len(self._recent) > _REMEMBERED:
+                    self._recent.popitem(last=False)
+            return self._recent[index]
+
+    def close(self) -> None:
+        self._iterator.close()
+
+
+def as_keras_batch(batch: Any) -> Any:
+    """`batch` as Keras takes it: a dict, or a tuple of (inputs[, targets[, sample weights]]).
+
+    Raises `PipelineError`, naming the leaf, for what a model cannot learn from.
+    """
+    for path, leaf in named_leaves(batch):
+        if not isinstance(leaf, np.ndarray) or leaf.ndim == 0:
+            raise PipelineError(
+                f"element{path} is {_kind(leaf)}, where fit needs an array with a batch axis",
+                help="end the pipeline with batch(...)",
+                path=path,
+            )
+        if leaf.dtype.kind not in "biufc" and leaf.dtype.isbuiltin == 1:
+            raise PipelineError(
+                f"element{path} holds {_kind(leaf)}, which a model cannot learn from",
+                help="turn it into numbers in a map, or drop it",
+                path=path,
+            )
+    if isinstance(batch, dict):
+        return batch
+    parts = tuple(batch) if isinstance(batch, tuple) else (batch,)
+    if not 1 <= len(parts) <= 3:
+        raise PipelineError(
+            f"an element has {len(parts)} parts, where fit takes (inputs, targets, sample weights)",
+            help="bring the parts into a dict or a tuple of inputs in a map",
+        )
+    return parts
+
+
+def _one_longer(leaf: Any, spec: Any) -> Any:
+    open_axes = [(0, int(k > 0 and size is None)) for k, size in enumerate(spec.shape)]
+    return np.pad(leaf, open_axes) if any(after for _, after in open_axes) else leaf
+
+
+def _kind(leaf: Any) -> str:
+    if isinstance(leaf, np.ndarray) and leaf.ndim and leaf.dtype.hasobject:
+        return " and ".join(sorted({type(value).__name__ for value in leaf.flat}))
+    if isinstance(leaf, np.ndarray | np.generic):
+        return f"one {leaf.dtype}"
+    return f"one {type(leaf).__name__}"

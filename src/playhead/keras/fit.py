@@ -1,0 +1,294 @@
+"""`playhead.keras.fit`: `model.fit` that goes on exactly where it was killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import warnings
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import keras
+
+from playhead import __version__
+from playhead.dataset import Dataset
+from playhead.errors import CheckpointError, PipelineError, TrainingError
+from playhead.iterator import Iterator
+from playhead.keras import checkpoint as store
+from playhead.keras import settings, state
+from playhead.keras.arguments import Arguments
+from playhead.keras.cadence import Cadence
+from playhead.keras.feed import UNCOUNTED, Feed, FirstPass, Steps
+from playhead.keras.preemption import POLICIES, Watch
+from playhead.keras.run import Keeping, Progress, Run
+from playhead.plan.prefetch import outermost
+
+
+def fit(
+    model: Any,
+    ds: Dataset,
+    *,
+    checkpoint: str | os.PathLike[str],
+    save_every: int | str = "10min",
+    keep: int = 2,
+    resume: Literal["auto", "must", "never"] = "auto",
+    on_preempt: Literal["exit", "raise", "ignore"] = "exit",
+    on_change: Literal["error", "by_record", "from_here"] = "error",
+    override: str | Iterable[str] = (),
+    signals: Iterable[int] = (signal.SIGTERM,),
+    **fit_arguments: Any,
+) -> Any:
+    """`model.fit` over `ds`, saved under the directory `checkpoint` and resumed from there.
+
+    Run the same program again after a kill and it goes on at the step after the newest save: the same
+    batches, losses, epoch logs and weights, bit for bit, as if nothing had happened. A finished run returns
+    its History at once; larger `epochs` continues it. All other arguments are those of `model.fit`.
+
+    save_every: 500 (steps), "10min", "1 epoch". keep: how many saves stay. resume: "must" raises where there
+    is nothing to resume, "never" where there is something. on_preempt, when one of `signals` arrives: "exit"
+    saves after the step and raises `Preempted`, which ends the process with 128 + the signal; "raise" saves
+    and raises `PreemptedError`; "ignore" leaves signals alone. on_change and override: as in
+    `Iterator.load_state_dict`; `override=["optimizer.learning_rate"]` takes the value of the code.
+
+    Returns the `keras.callbacks.History` of the whole run. Raises `TrainingChanged`, `PipelineChanged` and
+    `CheckpointError` before anything is trained.
+    """
+    arguments = Arguments(fit_arguments)
+    cadence = Cadence(save_every)
+    _require(resume, ("auto", "must", "never"), "resume")
+    _require(on_preempt, POLICIES, "on_preempt")
+    override = (override,) if isinstance(override, str) else tuple(override)
+    if not isinstance(ds, Dataset):
+        raise TypeError(f"fit takes a playhead.Dataset, not {type(ds).__name__}")
+    if not getattr(model, "compiled", False):
+        raise ValueError("compile the model before fit")
+    root = Path(checkpoint)
+    store.sweep(root)
+    found = _found(root, resume)
+    length = _epoch_length(ds, arguments.steps_per_epoch, model.steps_per_execution)
+    now = settings.of(
+        model, steps_per_epoch=arguments.steps_per_epoch, class_weight=arguments.rest.get("class_weight")
+    )
+    if found is not None:
+        rate = found[1].get("learning_rate")
+        settings.require_same(found[1]["settings"], now, override, rate=rate)
+
+    iterator = (ds if outermost(ds.node) else ds.prefetch()).iterator(epochs=None)
+    progress = Progress(step=0, total=length)
+    if found is not None:
+        operations = [name for name in override if not settings.is_setting(name)]
+        iterator.load_state_dict(found[1]["position"], on_change=on_change, override=operations)
+        progress = _progress(found[1], iterator, length, arguments)
+    elif arguments.initial_epoch:
+        progress = _skipped_ahead(iterator, length, arguments.initial_epoch)
+    feed = Feed(iterator, note_epochs=length is None)
+    validation = _validation(arguments.rest)
+    try:
+        restore = None
+        if found is not None:
+            restore = _Restore(model, *found, override)
+            restore.first(feed)
+            if _finished(found[1], progress, arguments.epochs):
+                _say(arguments, f"{_name(root)} is already finished: {_where(progress, arguments.epochs)}")
+                return _history(model, progress, arguments, length)
+        verb = "starting" if found is None else "resuming"
+        _say(arguments, f"{verb} {_name(root)} at {_where(progress, arguments.epochs)}")
+        with Watch(() if on_preempt == "ignore" else signals) as watch:
+            steps = Steps(UNCOUNTED if length is None else length)
+            run = Run(
+                arguments.callbacks,
+                model=model,
+                iterator=iterator,
+                feed=feed,
+                steps=steps,
+                progress=progress,
+                keeping=Keeping(root, cadence, keep, _fixed(now), on_preempt),
+                watch=watch,
+                fixed_length=length,
+                epochs=arguments.epochs,
+                verbose=arguments.verbose,
+                restore=restore,
+            )
+            return _keras_fit(model, feed, steps, run, progress.epoch, arguments)
+    finally:
+        feed.close()
+        if validation is not None:
+            validation.close()
+
+
+class _Restore:
+    """Puts a checkpoint back into a model; callable, for once more when Keras has begun the epoch."""
+
+    def __init__(
+        self, model: Any, directory: Path, saved: Mapping[str, Any], override: tuple[str, ...]
+    ) -> None:
+        self._model = model
+        self._arrays = {g: store.read_arrays(directory, dict(saved), g) for g in state.GROUPS}
+        self._groups = [g for g in state.GROUPS if g != "optimizer" or "optimizer" not in override]
+        keeps_rate = settings.overridden("optimizer.learning_rate", override)
+        self._without = ("learning_rate",) if keeps_rate else ()
+        self._mid_epoch = saved["step_in_epoch"] > 0
+
+    def first(self, feed: Feed) -> None:
+        """Before training: builds what is not built yet, compares, restores all but the metrics' values."""
+        if not (self._model.built and self._model.optimizer.built) or self._mid_epoch:
+            state.build(self._model, feed[0])
+        groups = [g for g in self._groups if g != "metrics" or self._mid_epoch]
+        state.require_same_variables(self._model, self._arrays, groups, without=self._without)
+        state.restore(self._model, self._arrays, groups, without=self._without)
+
+    def __call__(self) -> None:
+        if self._mid_epoch:
+            state.restore(self._model, self._arrays, self._groups, without=self._without)
+
+
+def _keras_fit(
+    model: Any, feed: Feed, steps: Steps, run: Run, initial_epoch: int, arguments: Arguments
+) -> Any:
+    with warnings.catch_warnings():
+        # A stream's epoch ends by Keras' rule for data that ran out, which it did not.
+        warnings.filterwarnings("ignore", message="Your input ran out of data", category=UserWarning)
+        return model.fit(
+            feed,
+            epochs=arguments.epochs,
+            initial_epoch=initial_epoch,
+            steps_per_epoch=steps,
+            callbacks=run,
+            shuffle=False,
+            verbose=arguments.verbose,
+            **arguments.rest,
+        )
+
+
+def _found(root: Path, resume: str) -> tuple[Path, dict[str, Any]] | None:
+    there = bool(store.saves(root))
+    if there and resume == "never":
+        raise CheckpointError(
+            f'{root} holds a run already, and resume="never"',
+            help='choose another directory, move this one away, or resume="auto"',
+            path=str(root),
+        )
+    if not there and resume == "must":
+        raise CheckpointError(
+            f'there is no checkpoint in {root}, and resume="must"',
+            help='check the path; resume="auto" starts a run where there is none',
+            path=str(root),
+        )
+    return store.latest(root) if there else None
+
+
+def _epoch_length(ds: Dataset, given: int | None, steps_per_execution: int) -> int | None:
+    """Steps in a Keras epoch; None where the end of each pass over a stream decides."""
+    length = given if given is not None else ds.cardinality()
+    if length == -1:
+        raise PipelineError(
+            "the dataset has no end, so an epoch has none",
+            help="say steps_per_epoch=, or leave out repeat()",
+        )
+    if length == 0:
+        raise PipelineError("the dataset is empty")
+    known = None if length == -2 else length
+    limit = keras.config.max_steps_per_epoch()
+    known = min(known, limit) if known and limit else known
+    if steps_per_execution > 1 and (known is None or known % steps_per_execution):
+        raise TrainingError(
+            f"steps_per_execution={steps_per_execution} does not divide an epoch of "
+            f"{'unknown length' if known is None else f'{known} steps'}: the last execution would run into "
+            "the next epoch",
+            help="choose a divisor, or say steps_per_epoch= as a multiple of it",
+        )
+    return known
+
+
+def _progress(
+    saved: Mapping[str, Any], iterator: Iterator, length: int | None, arguments: Arguments
+) -> Progress:
+    position = iterator.position
+    progress = Progress(
+        step=position.step,
+        epoch=saved["epoch"],
+        step_in_epoch=saved["step_in_epoch"],
+        total=length,
+        complete=saved["epoch_complete"],
+        logs=saved["logs"],
+        history=saved["history"],
+        history_epochs=saved["history_epochs"],
+    )
+    if arguments.initial_epoch > progress.epoch:
+        raise TrainingError(
+            f"initial_epoch={arguments.initial_epoch}, but the checkpoint stands in epoch {progress.epoch}",
+            help="leave initial_epoch as it was when the run began: the checkpoint knows how far it is",
+        )
+    if progress.step_in_epoch and not progress.complete and length is not None:
+        left = length - progress.step_in_epoch
+        if arguments.steps_per_epoch is None and position.epoch_length is not None:
+            left = position.epoch_length - position.step_in_epoch  # the data may be cut otherwise now
+        progress.total = progress.step_in_epoch + max(left, 0)
+        if left <= 0:
+            progress.complete = True
+    return progress
+
+
+def _skipped_ahead(iterator: Iterator, length: int | None, epochs: int) -> Progress:
+    if length is None or not iterator.dataset.seekable:
+        raise TrainingError(
+            f"initial_epoch={epochs} of a new run over a stream, which cannot skip what came before",
+            help="leave initial_epoch out: the data begins at its beginning",
+        )
+    iterator.seek(epochs * length)
+    return Progress(step=epochs * length, epoch=epochs, total=length)
+
+
+def _validation(rest: dict[str, Any]) -> FirstPass | None:
+    given = rest.get("validation_data")
+    if not isinstance(given, Dataset):
+        return None
+    if not given.seekable or given.cardinality() < 0:
+        raise PipelineError(
+            "validation_data is a stream or has no end, so its first pass has no known length",
+            help="pass validation_data=ds.to_tf(), with validation_steps= where it has no end",
+        )
+    dataset = given if outermost(given.node) else given.prefetch()
+    rest["validation_data"] = FirstPass(dataset)
+    return rest["validation_data"]  # type: ignore[no-any-return]
+
+
+def _finished(saved: Mapping[str, Any], progress: Progress, epochs: int) -> bool:
+    return progress.epoch >= epochs or (saved["stopped"] and epochs <= saved["epochs"])
+
+
+def _history(model: Any, progress: Progress, arguments: Arguments, length: int | None) -> Any:
+    history = keras.callbacks.History()
+    history.set_params({"verbose": arguments.verbose, "epochs": arguments.epochs, "steps": length})
+    history.set_model(model)
+    history.history, history.epoch = progress.history, progress.history_epochs
+    model.history = history
+    return history
+
+
+def _fixed(now: Mapping[str, Any]) -> dict[str, Any]:
+    versions = {"playhead": __version__, "keras": keras.version(), "backend": keras.backend.backend()}
+    return {"settings": dict(now), "versions": versions}
+
+
+def _where(progress: Progress, epochs: int) -> str:
+    at = f"epoch {min(progress.epoch + 1, epochs)}/{epochs}"
+    if progress.epoch < epochs:
+        of = "" if progress.total is None else f"/{progress.total}"
+        at += f", step {progress.step_in_epoch}{of}"
+    return f"{at} (step {progress.step} of the run)"
+
+
+def _name(root: Path) -> str:
+    return f"{os.fspath(root)}/"
+
+
+def _say(arguments: Arguments, text: str) -> None:
+    if arguments.verbose != 0:
+        print(f"playhead: {text}", flush=True)
+
+
+def _require(value: str, known: tuple[str, ...], name: str) -> None:
+    if value not in known:
+        raise ValueError(f"{name} is one of {', '.join(map(repr, known))}, not {value!r}")

@@ -1,0 +1,210 @@
+"""One run of `fit`: the callback list that leads Keras through it, counts, saves, and stops when told."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import keras
+
+from playhead.errors import TrainingError
+from playhead.keras import checkpoint, state
+from playhead.keras.cadence import Cadence
+from playhead.keras.feed import UNCOUNTED, Feed, Steps
+from playhead.keras.preemption import Preempted, PreemptedError, Watch
+
+
+@dataclass
+class Progress:
+    """Where a run stands. Keras' epoch and the data's are counted apart.
+
+    `complete`: all steps of `epoch` are done, with the training metrics in `logs`, but not what follows them
+    (validation, the epoch's callbacks). `total`: steps of this epoch, None where only its end will tell.
+    """
+
+    step: int
+    epoch: int = 0
+    step_in_epoch: int = 0
+    total: int | None = None
+    complete: bool = False
+    logs: dict[str, Any] = field(default_factory=dict)
+    history: dict[str, list[Any]] = field(default_factory=dict)
+    history_epochs: list[int] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Keeping:
+    """Where and how often a run is saved, and what goes into each save besides."""
+
+    root: Path
+    cadence: Cadence
+    keep: int
+    fixed: Mapping[str, Any]
+    on_preempt: str
+
+
+class Run(keras.callbacks.CallbackList):  # type: ignore[misc]
+    """The callbacks of a fit, with batches counted from the epoch's beginning also after a resume.
+
+    Everything here happens after the callbacks it holds. `arrays` is what a resumed run puts back once
+    more after their `on_epoch_begin`: Keras has reset the metrics by then, and a callback may have set a
+    learning rate that the broken-off epoch had changed since.
+    """
+
+    def __init__(
+        self,
+        callbacks: Sequence[Any],
+        *,
+        model: Any,
+        iterator: Any,
+        feed: Feed,
+        steps: Steps,
+        progress: Progress,
+        keeping: Keeping,
+        watch: Watch,
+        fixed_length: int | None,
+        epochs: int,
+        verbose: Any,
+        restore: Any = None,
+    ) -> None:
+        self._iterator, self._feed, self._steps = iterator, feed, steps
+        self._progress, self._keeping, self._watch = progress, keeping, watch
+        self._fixed_length, self._epochs, self._restore = fixed_length, epochs, restore
+        self._saved: tuple[Any, ...] | None = None
+        self._offset = 0
+        super().__init__(
+            list(callbacks),
+            add_history=True,
+            add_progbar=verbose != 0,
+            model=model,
+            verbose=verbose,
+            epochs=epochs,
+            steps=fixed_length,
+        )
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        super().on_train_begin(logs)
+        history = self.model.history
+        if self._progress.history_epochs:
+            history.history = {name: list(values) for name, values in self._progress.history.items()}
+            history.epoch = list(self._progress.history_epochs)
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        now = self._progress
+        if epoch != now.epoch:
+            raise TrainingError(
+                f"Keras begins epoch {epoch + 1} where epoch {now.epoch + 1} is due",
+                help="something set model._initial_epoch: make the model anew",
+            )
+        super().on_epoch_begin(epoch, logs)
+        self._offset = now.step_in_epoch
+        if self._restore is not None:
+            self._restore()
+            self._restore = None
+        if now.complete:
+            self._steps.coming = 0
+        elif now.total is not None:
+            self._steps.coming = now.total - now.step_in_epoch
+        else:
+            self._steps.coming = UNCOUNTED
+
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        super().on_train_batch_begin(batch + self._offset, logs)
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        super().on_train_batch_end(batch + self._offset, logs)
+        now = self._progress
+        before = now.step
+        done = batch + 1 + self._offset
+        now.step += done - now.step_in_epoch
+        now.step_in_epoch = done
+        now.complete = done == now.total if now.total is not None else self._epoch_ends()
+        self._feed.trained(now.step)
+        if now.complete:
+            now.logs = self._epoch_logs(logs)
+        # A run that a callback stops here is saved when it has ended, which is at once.
+        if not self.model.stop_training:
+            if self._keeping.cadence.after_steps(before, now.step) or self._watch.noted is not None:
+                self._save()
+            self._leave_if_told()
+        if now.complete and now.total is None:
+            self._feed.begin_again(now.step)
+            raise StopIteration  # how Keras' own loop learns that an epoch's data ends here
+
+    def on_test_batch_end(self, batch: int, logs: Any = None) -> None:
+        super().on_test_batch_end(batch, logs)
+        if self._watch.noted is not None and self._progress.complete:
+            self._save()
+            self._leave_if_told()
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        now = self._progress
+        if logs is not None:
+            # An epoch whose steps were all done before the resume has no training logs of its own.
+            merged = {**now.logs, **logs}
+            logs.clear()
+            logs.update(merged)
+        super().on_epoch_end(epoch, logs)
+        now.epoch, now.step_in_epoch, now.complete, now.logs = epoch + 1, 0, False, {}
+        now.total = self._fixed_length
+        if now.epoch < self._epochs and not self.model.stop_training:
+            if self._keeping.cadence.after_epoch(now.epoch) or self._watch.noted is not None:
+                self._save()
+            self._leave_if_told()
+
+    def on_train_end(self, logs: Any = None) -> None:
+        super().on_train_end(logs)
+        self._save()
+
+    def _epoch_ends(self) -> bool:
+        step = self._progress.step
+        return self._feed.epoch_after(step) != self._feed.epoch_after(step - 1)
+
+    def _epoch_logs(self, logs: Any) -> dict[str, Any]:
+        """What Keras will take for the epoch's training logs."""
+        results = self.model.get_metrics_result()
+        same = isinstance(logs, dict) and set(logs) == set(results)
+        return {name: state.plain(value) for name, value in (results if same else logs or {}).items()}
+
+    def _save(self) -> None:
+        now, keeping = self._progress, self._keeping
+        point = (now.step, now.epoch, now.complete, bool(self.model.stop_training))
+        if point == self._saved and now.epoch < self._epochs:
+            return
+        self._flush_futures()  # callbacks that Keras runs in threads
+        history = self.model.history
+        written = {
+            "kind": "playhead.keras",
+            **keeping.fixed,
+            "position": self._iterator.position_at(now.step).to_dict(),
+            "step": now.step,
+            "epoch": now.epoch,
+            "step_in_epoch": now.step_in_epoch,
+            "steps_in_epoch": now.total,
+            "epochs": self._epochs,
+            "epoch_complete": now.complete,
+            "stopped": bool(self.model.stop_training),
+            "logs": now.logs,
+            "history": state.plain(history.history),
+            "history_epochs": [int(epoch) for epoch in history.epoch],
+            "learning_rate": state.learning_rate(self.model),
+        }
+        checkpoint.write(keeping.root, now.step, written, state.capture(self.model), keep=keeping.keep)
+        keeping.cadence.saved()
+        self._saved = point
+
+    def _leave_if_told(self) -> None:
+        if self._watch.noted is None:
+            return
+        where = os.fspath(self._keeping.root)
+        if self._keeping.on_preempt == "raise":
+            raise PreemptedError(
+                f"the run was told to stop by signal {self._watch.noted} and is saved in {where}",
+                help="run the same command again to go on",
+                signum=self._watch.noted,
+                checkpoint=where,
+            )
+        raise Preempted(self._watch.noted, where)

@@ -1,0 +1,128 @@
+"""What of a Keras model is state, how it is copied out and how it comes back.
+
+Everything that a training step reads and changes: the model's variables (with the seed generators of
+dropout and augmentation layers, which no Keras saver keeps), the optimizer's, the running metrics', and
+Keras' global seed generator, from which layers without a generator of their own draw.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+import keras
+import numpy as np
+from keras.src.backend.common import global_state
+from keras.src.random.seed_generator import GLOBAL_SEED_GENERATOR, global_seed_generator
+
+from playhead.errors import TrainingChanged
+from playhead.keras.checkpoint import Named
+
+Arrays: TypeAlias = Mapping[str, Named]
+GROUPS = ("model", "optimizer", "metrics", "seeds")
+
+# Keras numbers layers per process: "dense_3" in one is "dense_5" in another that built a model before.
+_NUMBER = re.compile(r"_\d+(?=[_/]|$)")
+
+
+def build(model: Any, batch: Any) -> None:
+    """Creates the variables of model, metrics and optimizer for batches like `batch`, without running them."""
+    x, *rest = batch if isinstance(batch, tuple) else (batch,)
+    # The one place where Keras itself creates all three kinds at once.
+    model._symbolic_build(data_batch=(x, *rest, *[None] * (2 - len(rest))))
+
+
+def capture(model: Any) -> dict[str, list[tuple[str, np.ndarray[Any, Any]]]]:
+    """Copies of all variables on the host, by group, named by their path in the model."""
+    return {
+        group: [(v.path, np.array(keras.ops.convert_to_numpy(v))) for v in _variables(model, group)]
+        for group in GROUPS
+    }
+
+
+def restore(
+    model: Any, arrays: Arrays, groups: Sequence[str] = GROUPS, *, without: Sequence[str] = ()
+) -> None:
+    """Puts `arrays` back into the variables of `groups`, except those named in `without`."""
+    if "seeds" in groups and arrays["seeds"]:
+        global_seed_generator()
+    for group in groups:
+        variables = [v for v in _variables(model, group) if v.name not in without]
+        for variable, (_, value) in zip(variables, _chosen(arrays[group], without), strict=True):
+            variable.assign(value)
+
+
+def require_same_variables(
+    model: Any, arrays: Arrays, groups: Sequence[str] = GROUPS, *, without: Sequence[str] = ()
+) -> None:
+    """Raises `TrainingChanged`, naming the variables, where `arrays` do not fit those of `model`."""
+    for group in groups:
+        if group == "seeds":
+            continue
+        chosen = _chosen(arrays[group], without)
+        saved = [_outline(name, value.shape, value.dtype.name) for name, value in chosen]
+        now = [
+            _outline(v.path, tuple(v.shape), keras.backend.standardize_dtype(v.dtype))
+            for v in _variables(model, group)
+            if v.name not in without
+        ]
+        differences = _differences(saved, now)
+        if differences:
+            raise TrainingChanged(
+                f"the variables of the {group} are not those of the checkpoint\n    "
+                + "\n    ".join(differences),
+                help="train the model that was saved, or start a run of its own in another directory",
+                differences=differences,
+            )
+
+
+def _chosen(named: Named, without: Sequence[str]) -> list[tuple[str, np.ndarray[Any, Any]]]:
+    return [(name, value) for name, value in named if name.rsplit("/", 1)[-1] not in without]
+
+
+def learning_rate(model: Any) -> float | None:
+    """The optimizer's learning rate as it stands; None where it has none of its own."""
+    rate = getattr(model.optimizer, "learning_rate", None)
+    return None if rate is None else float(keras.ops.convert_to_numpy(rate))
+
+
+def plain(value: Any) -> Any:
+    """A logged value as JSON can hold it."""
+    if isinstance(value, dict):
+        return {str(key): plain(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(part) for part in value]
+    if value is None or isinstance(value, str | bool | int | float):
+        return value
+    array = np.asarray(keras.ops.convert_to_numpy(value))
+    return array.tolist()
+
+
+def _variables(model: Any, group: str) -> list[Any]:
+    if group == "model":
+        return list(model.variables)
+    if group == "optimizer":
+        return [] if model.optimizer is None else list(model.optimizer.variables)
+    if group == "metrics":
+        return [v for metric in model.metrics for v in metric.variables]
+    generator = global_state.get_global_attribute(GLOBAL_SEED_GENERATOR)
+    return [] if generator is None else [generator.state]
+
+
+def _outline(path: str, shape: Sequence[int], dtype: str) -> str:
+    return f"{_NUMBER.sub('', path)}  {dtype}{list(shape)}"
+
+
+def _differences(saved: list[str], now: list[str]) -> list[str]:
+    lines = []
+    matcher = difflib.SequenceMatcher(None, saved, now, autojunk=False)
+    for tag, a, b, c, d in matcher.get_opcodes():
+        if tag != "equal":
+            before, after = saved[a:b], now[c:d]
+            for k in range(max(len(before), len(after))):
+                old = before[k] if k < len(before) else "(not there)"
+                new = after[k] if k < len(after) else "(not there)"
+                lines.append(f"saved {old}   ->   now {new}")
+    return lines

@@ -1,0 +1,282 @@
+"""Elements -> batches: batch and padded_batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, ClassVar
+
+import numpy as np
+
+from playhead.errors import UnequalElements
+from playhead.plan.block import (
+    ArraySpec,
+    Block,
+    Columns,
+    Nest,
+    Rows,
+    aligned_empty,
+    join,
+    map_nest,
+    object_array,
+)
+from playhead.plan.node import (
+    INFINITE,
+    UNKNOWN,
+    Chunk,
+    Compute,
+    Cursor,
+    Index,
+    Located,
+    Node,
+    Places,
+    Record,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Grouped:
+    """Batches of located elements: batch k holds elements offsets[k] to offsets[k + 1]."""
+
+    offsets: Index
+    inner: Located
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def slice(self, start: int, stop: int) -> Grouped:
+        low, high = int(self.offsets[start]), int(self.offsets[stop])
+        offsets = self.offsets[start : stop + 1] - low
+        return Grouped(offsets, self.inner.slice(low, high))
+
+    def records(self) -> Iterator[Record]:
+        return self.inner.records()
+
+
+@dataclass(frozen=True)
+class Padding:
+    """How unequal arrays become one: to the longest of the batch along each axis, or to `shapes`."""
+
+    shapes: Nest | None = None
+    values: Nest | None = None
+
+    def stack(self, rows: list[Any]) -> Any:
+        shapes = self.shapes if self.shapes is not None else map_nest(lambda _: None, rows[0])
+        values = self.values
+        if values is None or not isinstance(values, dict | tuple):
+            values = map_nest(lambda _: self.values, rows[0])
+        return map_nest(_padded, shapes, values, *rows)
+
+
+def _padded(shape: Any, value: Any, *parts: Any) -> Any:
+    arrays = [
+        p if isinstance(p, np.ndarray | np.generic) else object_array([p])[0:1].reshape(())
+        for p in parts
+    ]
+    first = arrays[0]
+    for position, array in enumerate(arrays):
+        if array.ndim != first.ndim or array.dtype != first.dtype:
+            raise UnequalElements(
+                f"cannot pad: element 0 of the batch is {first.dtype}{list(first.shape)}, "
+                f"element {position} is {array.dtype}{list(array.shape)}",
+                help="padding evens out lengths; ranks and dtypes must be equal already",
+            )
+    longest = [max(a.shape[d] for a in arrays) for d in range(first.ndim)]
+    wanted = [None if d in (None, -1) else int(d) for d in shape] if shape is not None else longest
+    if len(wanted) != len(longest):
+        raise UnequalElements(
+            f"padded_shapes {shape} does not have the elements' rank {first.ndim}"
+        )
+    full = [n if w is None else w for w, n in zip(wanted, longest, strict=True)]
+    for have, want in zip(longest, full, strict=True):
+        if have > want:
+            raise UnequalElements(
+                f"an element has {have} entries where padded_shapes allows {want}"
+            )
+    out = aligned_empty((len(arrays), *full), first.dtype)
+    out[...] = _default(parts[0], first.dtype) if value is None else value
+    for position, array in enumerate(arrays):
+        within: tuple[Any, ...] = (position, *(slice(0, n) for n in array.shape))
+        out[within] = array
+    return out
+
+
+def _default(sample: Any, dtype: np.dtype[Any]) -> Any:
+    if not dtype.hasobject:
+        return np.zeros((), dtype)
+    flat = [sample] if not isinstance(sample, np.ndarray) else list(sample.flat)
+    return "" if flat and isinstance(flat[0], str) else b""
+
+
+@dataclass(frozen=True, eq=False)
+class Batch(Node):
+    """`size` consecutive elements stacked; an epoch's last batch may be short unless `drop_remainder`.
+
+    `origin` = (epoch, index, record): in that epoch, batch `index` begins at that element of the parent, and
+    the ones after it follow on (another batch size took over there).
+    """
+
+    op: ClassVar[str] = "batch"
+
+    size: int
+    drop_remainder: bool
+    padding: Padding | None = None
+    origin: tuple[int, int, int] | None = field(default=None, kw_only=True)
+
+    @property
+    def cardinality(self) -> int:
+        length = self.parent.cardinality
+        if length in (INFINITE, UNKNOWN):
+            return length
+        return self._batches(length)
+
+    def _batches(self, elements: int) -> int:
+        return elements // self.size if self.drop_remainder else -(-elements // self.size)
+
+    def length_at(self, epoch: int) -> int | None:
+        length = self.parent.length_at(epoch)
+        if length is None:
+            return None
+        if self.origin is not None and epoch == self.origin[0]:
+            _, index, record = self.origin
+            return index + self._batches(length - record)
+        return self._batches(length)
+
+    @cached_property
+    def weight(self) -> int:
+        return self.size * self.parent.weight
+
+    def static_spec(self) -> Nest | None:
+        inner = self.parent.static_spec()
+        return None if inner is None else self._batched(inner)
+
+    def spec(self) -> Nest:
+        return self._batched(self.parent.spec())
+
+    def _batched(self, inner: Nest) -> Nest:
+        lead = self.size if self.drop_remainder else None
+
+        def of(shape: Any, leaf: ArraySpec) -> ArraySpec:
+            if self.padding is not None:
+                axes = shape if shape is not None else (None,) * len(leaf.shape)
+                return ArraySpec(
+                    (lead, *(None if d in (None, -1) else d for d in axes)), leaf.dtype
+                )
+            return ArraySpec((lead, *leaf.shape), leaf.dtype)
+
+        shapes = self.padding.shapes if self.padding is not None else None
+        if shapes is None:
+            shapes = map_nest(lambda _: None, inner)
+        return map_nest(lambda leaf, shape: of(shape, leaf), inner, shapes)
+
+    def _first_element(self, epoch: int, index: Index) -> Index:
+        if self.origin is None or epoch != self.origin[0]:
+            return index * self.size
+        _, first, record = self.origin
+        return record + (index - first) * self.size
+
+    def locate(self, places: Places) -> Located:
+        if isinstance(places.epoch, int):
+            starts = self._first_element(places.epoch, places.index)
+        else:
+            starts = np.empty_like(places.index)
+            for epoch in np.unique(places.epoch):
+                here = places.epoch == epoch
+                starts[here] = self._first_element(int(epoch), places.index[here])
+        stops = starts + self.size
+        length = self.parent.length
+        if length is not None:
+            stops = np.minimum(stops, length)
+        offsets = np.concatenate([[0], np.cumsum(stops - starts)]).astype(np.int64)
+        within = np.arange(offsets[-1], dtype=np.int64) - np.repeat(offsets[:-1], np.diff(offsets))
+        index = np.repeat(starts, np.diff(offsets)) + within
+        epochs: int | Index = places.epoch
+        if not isinstance(epochs, int):
+            epochs = np.repeat(epochs, np.diff(offsets))
+        return Grouped(offsets, self.parent.locate(Places(epochs, index)))
+
+    def read(self, located: Located) -> Block:
+        assert isinstance(located, Grouped)
+        block = self.parent.read(located.inner)
+        return Rows(
+            [
+                self._stacked(block.slice(int(low), int(high)))
+                for low, high in zip(located.offsets[:-1], located.offsets[1:], strict=True)
+            ]
+        )
+
+    def _stacked(self, block: Block) -> Any:
+        if self.padding is not None and not isinstance(block, Columns):
+            return self.padding.stack(block.rows())
+        if self.padding is not None and self.padding.shapes is not None:
+            return self.padding.stack(block.rows())
+        return block.stack()
+
+    @property
+    def countable(self) -> bool:
+        return self.parent.countable
+
+    def count_records(self, index: int) -> int:
+        length = self.parent.length
+        elements = index * self.size
+        return self.parent.count_records(elements if length is None else min(elements, length))
+
+    def describe(self) -> dict[str, Any]:
+        said: dict[str, Any] = {"op": self.op, "size": self.size}
+        if self.drop_remainder:
+            said["drop_remainder"] = True
+        if self.padding is not None:
+            said["op"] = "padded_batch"
+            if self.padding.shapes is not None:
+                said["shapes"] = repr(self.padding.shapes)
+            if self.padding.values is not None:
+                said["values"] = repr(self.padding.values)
+        return said
+
+    # --- over a stream ----------------------------------------------------------------------------------
+
+    def start_stream(self, epoch: int) -> Cursor:
+        return {"given": 0, "epoch": epoch, "at": self.parent.start(epoch)}
+
+    def walk(self, cursor: Cursor, compute: Compute) -> Iterator[Chunk]:
+        given, epoch = cursor["given"], cursor["epoch"]
+        waiting: list[Chunk] = []
+        have = 0
+        for chunk in self.parent.open(cursor["at"], compute):
+            while have + len(chunk) >= self.size and len(chunk):
+                need = self.size - have
+                yield self._full([*waiting, chunk.slice(0, need)], given, epoch)
+                given += 1
+                chunk = chunk.slice(need, len(chunk))
+                waiting, have = [], 0
+            if len(chunk):
+                waiting.append(chunk)
+                have += len(chunk)
+        if waiting and not self.drop_remainder:
+            yield self._full(waiting, given, epoch)
+
+    def _full(self, parts: list[Chunk], given: int, epoch: int) -> Chunk:
+        block = join([part.block for part in parts])
+        records = sum(len(p) if p.records is None else int(p.records.sum()) for p in parts)
+        return Chunk(
+            Rows([self._stacked(block)]),
+            Places(epoch, np.array([given], np.int64)),
+            _batch_cursor(given, epoch, parts[0].cursor, parts[-1].cursor, len(parts[-1])),
+            lambda _: [r for part in parts for j in range(len(part)) for r in part.trace(j)],
+            np.array([records], np.int64),
+        )
+
+
+def _batch_cursor(
+    given: int,
+    epoch: int,
+    first: Callable[[int], Cursor],
+    last: Callable[[int], Cursor],
+    size: int,
+) -> Callable[[int], Cursor]:
+    def cursor(j: int) -> Cursor:
+        at = last(size) if j else first(0)
+        return {"given": given + j, "epoch": epoch, "at": at}
+
+    return cursor

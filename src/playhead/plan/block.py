@@ -1,0 +1,334 @@
+"""Elements and blocks of elements.
+
+An element is a nest (dicts and tuples) whose leaves are numpy arrays, numpy scalars, bytes, str, or any
+object. A block is n elements together: `Columns` where every element has the same structure, shapes and
+dtypes, else `Rows`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from playhead.errors import IntegerOverflow, UnequalElements
+
+Nest: TypeAlias = Any
+Element: TypeAlias = Any
+
+ALIGNMENT = 64
+_INT32 = range(-(2**31), 2**31)
+
+
+def map_nest(fn: Callable[..., Any], nest: Nest, *others: Nest) -> Nest:
+    """`nest` with `fn` applied to its leaves (and to the leaves of equally built `others`)."""
+    if isinstance(nest, dict):
+        return {key: map_nest(fn, nest[key], *(o[key] for o in others)) for key in nest}
+    if isinstance(nest, tuple):
+        parts = [map_nest(fn, *group) for group in zip(nest, *others, strict=True)]
+        return type(nest)._make(parts) if hasattr(nest, "_make") else tuple(parts)
+    return fn(nest, *others)
+
+
+def leaves(nest: Nest) -> Iterator[Any]:
+    """The leaves of `nest`, in its own order."""
+    if isinstance(nest, dict):
+        for value in nest.values():
+            yield from leaves(value)
+    elif isinstance(nest, tuple):
+        for value in nest:
+            yield from leaves(value)
+    else:
+        yield nest
+
+
+def named_leaves(nest: Nest, path: str = "") -> Iterator[tuple[str, Any]]:
+    """(path, leaf) for each leaf; a path reads like the expression that reaches it, as in `["image"][0]`."""
+    if isinstance(nest, dict):
+        for key, value in nest.items():
+            yield from named_leaves(value, f"{path}[{key!r}]")
+    elif isinstance(nest, tuple):
+        for position, value in enumerate(nest):
+            yield from named_leaves(value, f"{path}[{position}]")
+    else:
+        yield path, nest
+
+
+def aligned_empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
+    """An uninitialised C-contiguous array whose data starts at a multiple of 64 bytes."""
+    if dtype.hasobject:
+        return np.empty(shape, dtype)
+    size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+    raw = np.empty(size + ALIGNMENT, np.uint8)
+    offset = -raw.ctypes.data % ALIGNMENT
+    return raw[offset : offset + size].view(dtype).reshape(shape)
+
+
+def object_array(items: Sequence[Any]) -> np.ndarray[Any, Any]:
+    """A one-dimensional object array that holds `items` as they are."""
+    out = np.empty(len(items), object)
+    for position, item in enumerate(items):
+        out[position] = item
+    return out
+
+
+def as_element(value: Any) -> Element:
+    """`value` with its leaves as playhead keeps them.
+
+    Python int becomes int32, float float32, bool bool, lists become arrays, numpy's fixed-width strings
+    become objects (they strip NULs); numpy dtypes, str, bytes and other objects stay. Tensors of other
+    libraries become numpy arrays. Raises `IntegerOverflow` where a Python int does not fit int32.
+    """
+    return map_nest(_as_leaf, value)
+
+
+def _as_leaf(value: Any) -> Any:
+    if isinstance(value, np.ndarray):
+        if value.dtype.kind in "SU":
+            value = _unpadded(value)
+        return value[()] if value.ndim == 0 else value
+    if isinstance(value, np.str_):
+        return str(value)
+    if isinstance(value, np.bytes_):
+        return bytes(value)
+    if isinstance(value, np.generic | str | bytes) or value is None:
+        return value
+    if isinstance(value, bool):
+        return np.bool_(value)
+    if isinstance(value, int):
+        if value not in _INT32:
+            raise IntegerOverflow(
+                f"{value} does not fit int32, which a Python int becomes",
+                help=f"say the dtype outright: np.int64({value})",
+                value=value,
+            )
+        return np.int32(value)
+    if isinstance(value, float):
+        return np.float32(value)
+    if isinstance(value, list):
+        return as_array(value)
+    if hasattr(value, "__array__") and not isinstance(value, type):
+        return _as_leaf(np.asarray(value))
+    return value
+
+
+def _unpadded(value: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    return value.astype(object)
+
+
+def as_array(value: Any) -> np.ndarray[Any, Any]:
+    """A list (or anything array-like) as an array of playhead's dtypes. Ragged: `UnequalElements`."""
+    if isinstance(value, np.ndarray):
+        return _unpadded(value) if value.dtype.kind in "SU" else value
+    if hasattr(value, "__array__"):
+        return as_array(np.asarray(value))
+    if not isinstance(value, list | tuple | range):
+        raise TypeError(f"cannot make an array of {type(value).__name__}")
+    if not len(value):
+        return np.empty((0,), np.float32)
+    items = [as_array(v) if isinstance(v, list | tuple) else _as_leaf(v) for v in value]
+    if all(isinstance(v, str | bytes) or not isinstance(v, np.ndarray | np.generic) for v in items):
+        return object_array(items)
+    shapes = {np.shape(v) for v in items}
+    if len(shapes) > 1:
+        raise UnequalElements(
+            f"a list holds parts of unequal shapes {sorted(shapes)}",
+            help="pad the parts to one shape, or return a tuple, whose parts may differ",
+        )
+    return np.array(items, dtype=np.result_type(*(v.dtype for v in items)))
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """n elements as a nest of arrays with a leading axis n.
+
+    Only for elements whose structure, shapes and dtypes are the same in every block of a node.
+    """
+
+    nest: Nest
+    length: int
+
+    def __len__(self) -> int:
+        return self.length
+
+    def rows(self) -> list[Element]:
+        """The elements, one by one: views into the columns."""
+        return [map_nest(lambda column, k=k: column[k], self.nest) for k in range(self.length)]
+
+    def slice(self, start: int, stop: int) -> Columns:
+        return Columns(map_nest(lambda c: c[start:stop], self.nest), stop - start)
+
+    def select(self, chosen: np.ndarray[Any, Any]) -> Columns:
+        """The elements at the positions `chosen` (int64, any order)."""
+        return Columns(map_nest(lambda c: gather(c, chosen), self.nest), len(chosen))
+
+    def stack(self) -> Element:
+        """All elements as one batch."""
+        return self.nest
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """n elements as a list."""
+
+    elements: list[Element]
+
+    def __len__(self) -> int:
+        return len(self.elements)
+
+    def rows(self) -> list[Element]:
+        return self.elements
+
+    def slice(self, start: int, stop: int) -> Rows:
+        return Rows(self.elements[start:stop])
+
+    def select(self, chosen: np.ndarray[Any, Any]) -> Rows:
+        return Rows([self.elements[k] for k in chosen])
+
+    def stack(self) -> Element:
+        return stack(self.elements)
+
+
+Block: TypeAlias = Columns | Rows
+
+
+def gather(column: np.ndarray[Any, Any], index: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Rows of `column` at `index` (int64) in a fresh 64-byte aligned array."""
+    out = aligned_empty((len(index), *column.shape[1:]), column.dtype)
+    if column.dtype.hasobject:
+        out[...] = column[index]
+    else:
+        np.take(column, index, axis=0, out=out, mode="clip")
+    return out
+
+
+def join(blocks: Sequence[Block]) -> Block:
+    """Several blocks of one node as one."""
+    if len(blocks) == 1:
+        return blocks[0]
+    columns = [b for b in blocks if isinstance(b, Columns)]
+    if columns and len(columns) == len(blocks):
+
+        def joined(*parts: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+            size = sum(len(p) for p in parts)
+            out = aligned_empty((size, *parts[0].shape[1:]), parts[0].dtype)
+            return np.concatenate(parts, axis=0, out=out)
+
+        nest = map_nest(joined, *(c.nest for c in columns))
+        return Columns(nest, sum(len(c) for c in columns))
+    return Rows([element for block in blocks for element in block.rows()])
+
+
+def stack(elements: Sequence[Element]) -> Element:
+    """Equally built elements as one batch: each leaf gets a leading axis.
+
+    bytes, str and other objects become object arrays. Raises `UnequalElements` naming the two elements and
+    the leaf where structures, shapes or dtypes differ.
+    """
+    first = elements[0]
+    if isinstance(first, dict):
+        _same_structure(elements, dict, lambda e: list(e))
+        return {key: _stack_part(elements, key) for key in first}
+    if isinstance(first, tuple):
+        _same_structure(elements, tuple, len)
+        parts = [_stack_part(elements, k) for k in range(len(first))]
+        return type(first)._make(parts) if hasattr(first, "_make") else tuple(parts)
+    return _stack_leaves(elements)
+
+
+def _stack_part(elements: Sequence[Element], key: Any) -> Element:
+    try:
+        return stack([element[key] for element in elements])
+    except UnequalElements as error:
+        path = f"[{key!r}]{error.facts.get('path', '')}"
+        raise _unequal(path, *(error.facts[k] for k in ("first", "second", "at"))) from None
+
+
+def _same_structure(elements: Sequence[Element], kind: type, shape: Callable[[Any], Any]) -> None:
+    expected = shape(elements[0])
+    for position, element in enumerate(elements):
+        fits = isinstance(element, kind)
+        fits = fits and (
+            sorted(element, key=repr) == sorted(expected, key=repr)
+            if isinstance(element, dict)
+            else shape(element) == expected
+        )
+        if not fits:
+            raise _unequal("", _structure(elements[0]), _structure(element), position)
+
+
+def _structure(nest: Nest) -> str:
+    if isinstance(nest, dict):
+        return "a dict with " + ", ".join(map(repr, nest))
+    if isinstance(nest, tuple):
+        return f"a tuple of {len(nest)}"
+    return _kind(nest)
+
+
+def _kind(leaf: Any) -> str:
+    if isinstance(leaf, np.ndarray | np.generic):
+        return f"{leaf.dtype}{list(leaf.shape)}"
+    return type(leaf).__name__
+
+
+def _unequal(path: str, first: str, second: str, at: int) -> UnequalElements:
+    where = f" at element{path}" if path else ""
+    return UnequalElements(
+        f"cannot batch{where}: element 0 of the batch is {first}, element {at} is {second}",
+        help="padded_batch pads arrays to one shape; or make shapes and dtypes equal in a map before batch",
+        path=path,
+        first=first,
+        second=second,
+        at=at,
+    )
+
+
+def _stack_leaves(values: Sequence[Any]) -> np.ndarray[Any, Any]:
+    first = values[0]
+    if isinstance(first, np.ndarray | np.generic):
+        shape, dtype = first.shape, first.dtype
+        for position, value in enumerate(values):
+            if getattr(value, "shape", None) != shape or getattr(value, "dtype", None) != dtype:
+                raise _unequal("", _kind(first), _kind(value), position)
+        out = aligned_empty((len(values), *shape), dtype)
+        for position, value in enumerate(values):
+            out[position] = value
+        return out
+    for position, value in enumerate(values):
+        if isinstance(value, np.ndarray | np.generic | dict | tuple):
+            raise _unequal("", _kind(first), _structure(value), position)
+        if isinstance(first, str | bytes) and type(value) is not type(first):
+            raise _unequal("", _kind(first), _kind(value), position)
+    return object_array(values)
+
+
+@dataclass(frozen=True, slots=True)
+class ArraySpec:
+    """A leaf's `shape` (None where it varies) and `dtype` (a numpy dtype, `str`, `bytes` or `object`)."""
+
+    shape: tuple[int | None, ...]
+    dtype: np.dtype[Any] | type
+
+    def __repr__(self) -> str:
+        name = self.dtype.__name__ if isinstance(self.dtype, type) else self.dtype.name
+        inner = ", ".join("None" if d is None else str(d) for d in self.shape)
+        return f"ArraySpec(({inner}{',' if len(self.shape) == 1 else ''}), {name})"
+
+
+def spec_of(element: Element) -> Nest:
+    """The `ArraySpec`s of one element."""
+
+    def of(leaf: Any) -> ArraySpec:
+        if isinstance(leaf, np.ndarray):
+            if leaf.dtype == object:
+                kinds = {type(v) for v in leaf.flat}
+                only = kinds.pop() if len(kinds) == 1 else object
+                return ArraySpec(leaf.shape, only if only in (str, bytes) else object)
+            return ArraySpec(leaf.shape, leaf.dtype)
+        if isinstance(leaf, np.generic):
+            return ArraySpec((), leaf.dtype)
+        return ArraySpec((), type(leaf) if isinstance(leaf, str | bytes) else object)
+
+    return map_nest(of, element)

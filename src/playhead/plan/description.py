@@ -1,0 +1,256 @@
+"""What a pipeline is, in JSON: its operations, its fingerprint, and how two of them differ."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from playhead.plan.node import Node, rebuild
+
+VALUE_ONLY = ("fn", "code", "numpy")  # may change values, never order
+UNDECIDED = ("form",)  # known only once the first element was computed
+KEPT_PREFIX = ("map", "batch", "padded_batch", "enumerate", "filter", "skip", "take")
+MAX_BRANCHES = 8
+
+Operation = dict[str, Any]
+Kind = Literal["same", "changed", "added", "removed", "function", "numpy"]
+
+
+def operations(node: Node) -> list[Operation]:
+    """A node's pipeline from its sources on; an operation over several datasets holds them as `inputs`."""
+    said = node.describe()
+    if len(node.parents) == 1:
+        before = operations(node.parent)
+        return before if said is None else [*before, said]
+    assert said is not None
+    if node.parents:
+        inputs = [operations(parent) for parent in node.parents]
+        if len(inputs) > MAX_BRANCHES:
+            said = said | {"datasets": len(inputs), "digest": fingerprint(_flat(inputs))}
+        else:
+            said = said | {"inputs": inputs}
+    return [said]
+
+
+def _flat(inputs: list[list[Operation]]) -> list[Operation]:
+    return [operation for pipeline in inputs for operation in pipeline]
+
+
+def described(node: Node) -> Iterator[Node]:
+    """The nodes in the order in which `flatten(operations(node))` lists what they say."""
+    for parent in node.parents:
+        yield from described(parent)
+    if node.describe() is not None:
+        yield node
+
+
+def flatten(pipeline: list[Operation]) -> Iterator[Operation]:
+    """Every operation of a pipeline, those of `inputs` before the one over them."""
+    for operation in pipeline:
+        for branch in operation.get("inputs", ()):
+            yield from flatten(branch)
+        yield {key: value for key, value in operation.items() if key != "inputs"}
+
+
+def fingerprint(pipeline: list[Operation]) -> str:
+    """16 hexadecimal digits that change when anything changes that decides order."""
+
+    def order(operation: Operation) -> Operation:
+        said = {k: v for k, v in operation.items() if k not in (*VALUE_ONLY, *UNDECIDED, "drawn")}
+        if "inputs" in said:
+            said["inputs"] = [[order(op) for op in branch] for branch in said["inputs"]]
+        return said
+
+    text = json.dumps([order(op) for op in pipeline], sort_keys=True, separators=(",", ":"))
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One operation, saved against now. `kind` "same" where nothing differs."""
+
+    kind: Kind
+    saved: Operation | None
+    now: Operation | None
+    node: Node | None
+    fields: tuple[str, ...] = ()
+
+    @property
+    def op(self) -> str:
+        operation = self.now or self.saved
+        assert operation is not None
+        return str(operation["op"])
+
+    @property
+    def where(self) -> str:
+        return (self.node.info.where if self.node else None) or ""
+
+
+def compare(saved: list[Operation], node: Node) -> list[Difference]:
+    """The saved pipeline against `node`'s, operation by operation."""
+    old, new = list(flatten(saved)), list(flatten(operations(node)))
+    nodes: list[Node | None] = list(described(node))
+    if len(nodes) != len(new):  # many branches are said by one digest
+        nodes = [None] * len(new)
+    matcher = difflib.SequenceMatcher(
+        a=[op["op"] for op in old], b=[op["op"] for op in new], autojunk=False
+    )
+    found: list[Difference] = []
+    for tag, a, b, c, d in matcher.get_opcodes():
+        if tag == "equal":
+            for before, after, at in zip(old[a:b], new[c:d], nodes[c:d], strict=True):
+                found.append(_compare_one(before, after, at))
+        else:
+            found += [Difference("removed", op, None, None) for op in old[a:b]]
+            found += [
+                Difference("added", None, op, at)
+                for op, at in zip(new[c:d], nodes[c:d], strict=True)
+            ]
+    return found
+
+
+def _compare_one(saved: Operation, now: Operation, node: Node | None) -> Difference:
+    fields = []
+    for key in dict.fromkeys([*saved, *now]):
+        before, after = saved.get(key), now.get(key)
+        if before == after or (key in UNDECIDED and (before is None or after is None)):
+            continue
+        if key == "code" and _other_python(before, after):
+            continue
+        fields.append(key)
+    order = [key for key in fields if key not in VALUE_ONLY]
+    if order:
+        return Difference("changed", saved, now, node, tuple(order))
+    if "numpy" in fields and "code" not in fields:
+        return Difference("numpy", saved, now, node, ("numpy",))
+    if "code" in fields or ("fn" in fields and not _other_python_or_none(saved, now)):
+        return Difference("function", saved, now, node, ("code",))
+    return Difference("same", saved, now, node)
+
+
+def _other_python(before: Any, after: Any) -> bool:
+    if before is None or after is None:
+        return True
+    return bool(str(before).split(":")[0] != str(after).split(":")[0])
+
+
+def _other_python_or_none(saved: Operation, now: Operation) -> bool:
+    """Renaming alone does not matter where the code is known to be the same."""
+    return saved.get("code") is not None and saved.get("code") == now.get("code")
+
+
+def differing(found: list[Difference]) -> list[Difference]:
+    """Those that move places."""
+    return [d for d in found if d.kind in ("changed", "added", "removed")]
+
+
+def adopt_seeds(saved: list[Operation], node: Node) -> Node:
+    """`node` with the drawn seeds of the saved pipeline where its own were drawn too."""
+    seeds: dict[int, int] = {}
+    for difference in compare(saved, node):
+        before, after, at = difference.saved, difference.now, difference.node
+        if before and after and at and before.get("drawn") and after.get("drawn"):
+            seeds[id(at)] = before["seed"]
+    return with_seeds(node, seeds)
+
+
+def with_seeds(node: Node, seeds: dict[int, int]) -> Node:
+    """The tree with new drawn seeds for the nodes whose `id` is given."""
+    parents = tuple(with_seeds(parent, seeds) for parent in node.parents)
+    changes: dict[str, Any] = {}
+    if any(a is not b for a, b in zip(parents, node.parents, strict=True)):
+        changes["parents"] = parents
+    if id(node) in seeds and seeds[id(node)] != getattr(node, "seed", None):
+        changes["seed"] = seeds[id(node)]
+    return replace(node, **changes) if changes else node
+
+
+def seeded(node: Node, seed: int) -> Node:
+    """The tree with `seed` for every random operation that has none of its own."""
+
+    def change(at: Node) -> Node:
+        if getattr(at, "drawn", False):
+            return replace(at, seed=seed, drawn=False)  # type: ignore[call-arg]
+        return at
+
+    return rebuild(node, change)
+
+
+def unseeded(node: Node) -> Node | None:
+    """The first random operation without a written seed."""
+    for at in described(node):
+        if getattr(at, "drawn", False):
+            return at
+    return None
+
+
+def is_extension(found: list[Difference], epoch: int) -> bool:
+    """Whether all that changed is a longer outer repeat or take, in its first pass."""
+    moved = [k for k, d in enumerate(found) if d.kind in ("changed", "added", "removed")]
+    if not moved or epoch != 0:
+        return False
+    first = moved[0]
+    for position in moved:
+        difference = found[position]
+        if difference.kind != "changed" or difference.fields != ("count",):
+            return False
+        if difference.op not in ("repeat", "take"):
+            return False
+    return all(d.op in (*KEPT_PREFIX, "repeat") for d in found[first + 1 :])
+
+
+def only_batch_size(found: list[Difference]) -> Difference | None:
+    """The one difference that is a batch's size, where there is no other."""
+    moved = differing(found)
+    if len(moved) == 1 and moved[0].op == "batch" and moved[0].fields == ("size",):
+        return moved[0]
+    return None
+
+
+def render(found: list[Difference]) -> str:
+    """The table of an error: one operation a line, saved against now."""
+    rows = []
+    for difference in found:
+        if difference.kind in ("changed", "removed", "added"):
+            before = _said(difference.saved, difference)
+            after = _said(difference.now, difference)
+            rows.append((difference.op, before, f"-> {after}", difference.where))
+        else:
+            summary = _summary(difference.now)
+            rows.append((difference.op, summary, "same", difference.where))
+    width = [max((len(row[k]) for row in rows), default=0) for k in range(3)]
+    return "\n".join(
+        (
+            "    " + "  ".join(cell.ljust(w) for cell, w in zip(row, (*width, 0), strict=True))
+        ).rstrip()
+        for row in rows
+    )
+
+
+def _said(operation: Operation | None, difference: Difference) -> str:
+    if operation is None:
+        return "absent"
+    if difference.kind in ("added", "removed"):
+        return _summary(operation) or "present"
+    return " ".join(f"{key}={operation.get(key)}" for key in difference.fields)
+
+
+def _summary(operation: Operation | None) -> str:
+    if not operation:
+        return ""
+    names = (
+        "records",
+        "fn",
+        "size",
+        "count",
+        "buffer_size",
+        "seed",
+        "num_shards",
+        "index",
+        "length",
+    )
+    return " ".join(f"{k}={operation[k]}" for k in names if k in operation)

@@ -1,0 +1,284 @@
+"""Element -> element(s): map, filter, enumerate."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar
+
+import numpy as np
+
+from playhead.plan import randomness
+from playhead.plan.block import ArraySpec, Block, Columns, Nest, Rows, leaves
+from playhead.plan.functions import UserFunction
+from playhead.plan.node import (
+    UNKNOWN,
+    Chunk,
+    Compute,
+    Cursor,
+    Index,
+    Keyed,
+    Located,
+    Node,
+    Piece,
+    Places,
+    Record,
+    attempt,
+    ordinal,
+    pieces,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """The places that choose a block's random numbers, under the operation's own 128-bit key."""
+
+    places: Places
+    wide: int
+
+
+@dataclass(frozen=True, eq=False)
+class Map(Node):
+    """`function` on every element; with `seed`, random numbers chosen by the element's place come along."""
+
+    op: ClassVar[str] = "map"
+    runs_user_code: ClassVar[bool] = True
+
+    function: UserFunction
+
+    def static_spec(self) -> Nest | None:
+        return self.function.spec
+
+    def length_at(self, epoch: int) -> int | None:
+        return self.parent.length_at(epoch)
+
+    def locate(self, places: Places) -> Located:
+        return Keyed(places, self.parent.locate(places))
+
+    def read(self, located: Located) -> Block:
+        assert isinstance(located, Keyed)
+        block = self.parent.read(located.inner)
+        return self.apply(block, located.places, lambda k: list(located.slice(k, k + 1).records()))
+
+    def apply(self, block: Block, places: Places, trace: Callable[[int], list[Record]]) -> Block:
+        """The function on a block; an error gets a note that names the element and its records."""
+        try:
+            return self.function(block, self.keys(places))
+        except Exception as error:
+            position = error.__dict__.pop("playhead_element", 0 if len(block) == 1 else None)
+            if position is not None:
+                note(error, self, places.at(position), trace(position))
+            raise
+
+    def keys(self, places: Places) -> Keys | None:
+        return None
+
+    def describe(self) -> dict[str, Any]:
+        said: dict[str, Any] = {"op": self.op, "fn": self.function.name}
+        if self.function.identity is not None:
+            said["code"] = self.function.identity
+        if self.function.decided is not None:
+            said["form"] = self.function.decided
+        return said
+
+    def walk(self, cursor: Cursor, compute: Compute) -> Iterator[Chunk]:
+        def mapped(chunk: Chunk) -> Block:
+            return self.apply(chunk.block, chunk.keys, chunk.trace)
+
+        for chunk, block in attempt(compute, mapped, self.parent.open(cursor, compute)):
+            yield chunk.with_block(block)
+
+
+@dataclass(frozen=True, eq=False)
+class RandomMap(Map):
+    """A map whose function is given random numbers: Philox, keyed by seed, ordinal and place."""
+
+    random: ClassVar[str | None] = "map"
+
+    seed: int
+    drawn: bool
+
+    @cached_property
+    def wide(self) -> int:
+        return randomness.wide_key(self.seed, "map", ordinal(self))
+
+    def keys(self, places: Places) -> Keys | None:
+        return Keys(places, self.wide)
+
+    def describe(self) -> dict[str, Any]:
+        said = super().describe() | {"rng": "philox-1", "seed": self.seed}
+        if self.drawn:
+            said["drawn"] = True
+        said["numpy"] = ".".join(np.__version__.split(".")[:2])
+        return said
+
+
+def note(error: Exception, node: Node, place: tuple[int, int], records: list[Record]) -> None:
+    """Say in which operation and on which element an error arose."""
+    function = getattr(node, "function", None)
+    name = f"({function.name})" if function is not None else ""
+    where = f" at {node.info.where}" if node.info.where else ""
+    label = f" [{node.info.name}]" if node.info.name else ""
+    sources = "; ".join(str(record) for record in records[:3])
+    error.add_note(
+        f"playhead: in {node.op}{name}{label}{where}, epoch {place[0]}, element {place[1]}, "
+        f"made from {sources}{' ...' if len(records) > 3 else ''}"
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Filter(Node):
+    """The elements for which `function` is true: a stream whose cursor is the next place to examine."""
+
+    op: ClassVar[str] = "filter"
+    runs_user_code: ClassVar[bool] = True
+
+    function: UserFunction
+
+    @property
+    def cardinality(self) -> int:
+        return 0 if self.parent.cardinality == 0 else UNKNOWN
+
+    @cached_property
+    def seekable(self) -> bool:
+        return False
+
+    def spec(self) -> Nest:
+        return self.parent.spec()
+
+    def describe(self) -> dict[str, Any]:
+        said: dict[str, Any] = {"op": self.op, "fn": self.function.name}
+        if self.function.identity is not None:
+            said["code"] = self.function.identity
+        return said
+
+    def walk(self, cursor: Cursor, compute: Compute) -> Iterator[Chunk]:
+        if self.parent.seekable:
+            yield from self._over_places(cursor, compute)
+            return
+
+        def kept(chunk: Chunk) -> tuple[Block, Index]:
+            return chunk.block, self._chosen(chunk.block, chunk.keys, chunk.trace)
+
+        for chunk, (block, chosen) in attempt(compute, kept, self.parent.open(cursor, compute)):
+            inner, trace = chunk.cursor, chunk.trace
+            yield _kept(block, chunk.keys, chosen, inner, trace, chunk.records)
+
+    def _over_places(self, cursor: Cursor, compute: Compute) -> Iterator[Chunk]:
+        """Over a seekable parent, reading and testing both happen in the pool."""
+        epoch, index = cursor
+        pace = compute.pace(self)
+
+        def kept(piece: Piece) -> tuple[Block, Index]:
+            block = self.parent.read(piece.located)
+
+            def trace(k: int) -> list[Record]:
+                return list(piece.located.slice(k, k + 1).records())
+
+            return block, self._chosen(block, piece.places, trace)
+
+        spans = [(epoch, index, self.parent.length_at(epoch))]
+        items = pieces(self.parent, spans, lambda: pace.size)
+        for piece, (block, chosen) in attempt(compute, kept, items, pace):
+            yield _kept(block, piece.places, chosen, *_place_cursor(piece), None)
+
+    def _chosen(self, block: Block, places: Places, trace: Callable[[int], list[Record]]) -> Index:
+        try:
+            result = self.function(block)
+        except Exception as error:
+            position = error.__dict__.pop("playhead_element", 0 if len(block) == 1 else None)
+            if position is not None:
+                note(error, self, places.at(position), trace(position))
+            raise
+        if isinstance(result, Columns):
+            return np.flatnonzero(next(iter(leaves(result.nest))))
+        return np.array([k for k, row in enumerate(result.rows()) if self._truth(row)], np.int64)
+
+    def _truth(self, row: Any) -> bool:
+        if isinstance(row, dict | tuple) or np.ndim(row) != 0:
+            raise TypeError(
+                f"filter({self.function.name}) must return one bool per element, not {row!r}"
+            )
+        return bool(row)
+
+
+def _place_cursor(
+    piece: Piece,
+) -> tuple[Callable[[int], Cursor], Callable[[int], list[Record]]]:
+    epoch, start, located = piece.epoch, piece.start, piece.located
+    return (
+        lambda j: [epoch, start + j],
+        lambda j: list(located.slice(j, j + 1).records()),
+    )
+
+
+def _kept(
+    block: Block,
+    keys: Places,
+    chosen: Index,
+    cursor: Callable[[int], Cursor],
+    trace: Callable[[int], list[Record]],
+    records: Index | None,
+) -> Chunk:
+    """The chosen elements; after the jth, the parent goes on behind the jth chosen place."""
+    whole = len(chosen) == len(block)
+    return Chunk(
+        block if whole else block.select(chosen),
+        keys if whole else keys.select(chosen),
+        lambda j: cursor(int(chosen[j - 1]) + 1 if j else 0),
+        lambda j: trace(int(chosen[j])),
+        None if records is None else records[chosen],
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Enumerate(Node):
+    """(number, element), numbers counting from `first_number` in each epoch, int64."""
+
+    op: ClassVar[str] = "enumerate"
+
+    first_number: int
+
+    def static_spec(self) -> Nest | None:
+        inner = self.parent.static_spec()
+        return None if inner is None else (ArraySpec((), np.dtype(np.int64)), inner)
+
+    def spec(self) -> Nest:
+        return ArraySpec((), np.dtype(np.int64)), self.parent.spec()
+
+    def locate(self, places: Places) -> Located:
+        return Keyed(places, self.parent.locate(places))
+
+    def read(self, located: Located) -> Block:
+        assert isinstance(located, Keyed)
+        return self._numbered(self.parent.read(located.inner), located.places.index)
+
+    def _numbered(self, block: Block, index: Index) -> Block:
+        numbers = index + self.first_number
+        if isinstance(block, Columns):
+            return Columns((numbers, block.nest), len(block))
+        return Rows(list(zip(numbers, block.rows(), strict=True)))
+
+    def describe(self) -> dict[str, Any]:
+        return {"op": self.op, "start": self.first_number}
+
+    def start_stream(self, epoch: int) -> Cursor:
+        return {"given": 0, "at": self.parent.start(epoch)}
+
+    def walk(self, cursor: Cursor, compute: Compute) -> Iterator[Chunk]:
+        given = cursor["given"]
+        for chunk in self.parent.open(cursor["at"], compute):
+            yield self._counted(chunk, given)
+            given += len(chunk)
+
+    def _counted(self, chunk: Chunk, given: int) -> Chunk:
+        inner = chunk.cursor
+        numbers = np.arange(given, given + len(chunk), dtype=np.int64)
+        return Chunk(
+            self._numbered(chunk.block, numbers),
+            chunk.keys,
+            lambda j: {"given": given + j, "at": inner(j)},
+            chunk.trace,
+            chunk.records,
+        )

@@ -1,0 +1,281 @@
+"""User functions: what they are, which form they run in, and how their errors name the element.
+
+A function runs once per element in Python, unless a framework offers a *block form* for it: then it runs on
+whole chunks. `FORMS` names the framework packages that offer one; they are imported only when a function
+turns out to need them.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib
+import random
+import sys
+import threading
+import types
+import warnings
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import numpy as np
+
+from playhead.errors import FormError, GlobalRandomness
+from playhead.plan.block import Block, Element, Nest, Rows, as_element, leaves
+from playhead.plan.node import Places
+from playhead.plan.randomness import Draws
+
+FORMS = {"tf": ("tensorflow", "playhead.tensorflow.function")}
+
+
+class Randomness(Protocol):
+    """The random numbers of the elements of a block."""
+
+    @property
+    def places(self) -> Places: ...
+    @property
+    def wide(self) -> int: ...
+
+
+class BlockForm(Protocol):
+    """A function that runs on whole blocks. `spec` says what it returns, where it is known."""
+
+    spec: Nest | None
+
+    def __call__(self, block: Block, randomness: Randomness | None) -> Block: ...
+
+
+class ElementFailed(Exception):
+    """An error in a user function, and which element of the block it came from."""
+
+    def __init__(self, position: int) -> None:
+        super().__init__(position)
+        self.position = position
+
+
+class UserFunction:
+    """A function of one element (a tuple is unpacked into arguments, as in tf.data).
+
+    `form` is "auto", "python" or "tf". "auto" is decided at the first element: where the result holds
+    TensorFlow tensors, the function is traced once and runs on chunks.
+    """
+
+    def __init__(self, fn: Callable[..., Any], *, form: str, op: str, where: str | None) -> None:
+        if not callable(fn):
+            raise TypeError(f"{op} needs a function, not {type(fn).__name__}")
+        if form not in ("auto", "python", *FORMS):
+            known = ", ".join(repr(f) for f in ("auto", "python", *FORMS))
+            raise FormError(f"{op}(form={form!r}): the forms are {known}")
+        self.fn = fn
+        self.form = form
+        self.op = op
+        self.where = where
+        self.name = function_name(fn)
+        self.decided: str | None = "python" if form == "python" else None
+        self._run: Callable[[Block, Randomness | None], Block] | None = None
+        self._spec: Nest | None = None
+        self._checked = False
+        self._deciding = threading.RLock()
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = self.__dict__.copy()
+        del state["_deciding"], state["_run"], state["_spec"]
+        state["decided"] = "python" if self.form == "python" else None
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _run=None, _spec=None, _deciding=threading.RLock())
+
+    @functools.cached_property
+    def identity(self) -> str | None:
+        """ "3.11:" and a digest of the code; None where it cannot be told."""
+        return identity(self.fn)
+
+    @property
+    def spec(self) -> Nest | None:
+        """What it returns, where a trace has told."""
+        return self._spec
+
+    def __call__(self, block: Block, randomness: Randomness | None = None) -> Block:
+        """The results for a block's elements. Raises what the function raises, with notes that say where."""
+        if not len(block):
+            return Rows([])
+        run = self._run
+        if run is None:
+            with self._deciding:
+                run = self._run or self._decide(block, randomness)
+        return run(block, randomness)
+
+    def _decide(
+        self, block: Block, randomness: Randomness | None
+    ) -> Callable[[Block, Randomness | None], Block]:
+        form = self.form
+        if form == "auto":
+            form = self._probe(block.slice(0, 1), randomness)
+        if form == "python":
+            self.decided, self._run = "python", self._in_python
+            return self._run
+        self._use(form, block, randomness is not None)
+        assert self._run is not None
+        return self._run
+
+    def _use(self, form: str, block: Block, with_rng: bool) -> None:
+        module = importlib.import_module(FORMS[form][1])
+        built: BlockForm = module.block_form(self, block.slice(0, 1), with_rng)
+        self._run, self._spec, self.decided = built, built.spec, form
+
+    def _probe(self, one: Block, randomness: Randomness | None) -> str:
+        """The form that the function's result on one element asks for."""
+        watch = GlobalStates()
+        try:
+            draws = None if randomness is None else Draws(randomness.wide)
+            result = self._call(one.rows()[0], draws, randomness, 0)
+        except Exception:
+            for form, (framework, _) in FORMS.items():
+                if framework in sys.modules and self._fits(form, one, randomness is not None):
+                    return form
+            raise
+        watch.warn(self)
+        for form, (framework, _) in FORMS.items():
+            if _is_of(framework, result):
+                return form
+        return "python"
+
+    def _fits(self, form: str, one: Block, with_rng: bool) -> bool:
+        """Whether a function that Python values broke runs on a framework's."""
+        try:
+            self._use(form, one, with_rng)
+        except Exception:
+            self._run = None
+            return False
+        return True
+
+    def _call(
+        self, element: Element, draws: Draws | None, randomness: Randomness | None, k: int
+    ) -> Any:
+        arguments = element if isinstance(element, tuple) else (element,)
+        try:
+            if draws is None or randomness is None:
+                return self.fn(*arguments)
+            return self.fn(*arguments, draws.at(*randomness.places.at(k)))
+        except StopIteration as error:
+            raise RuntimeError(f"{self.name} raised StopIteration") from error
+
+    def _in_python(self, block: Block, randomness: Randomness | None) -> Block:
+        draws = None if randomness is None else Draws(randomness.wide)
+        results = []
+        for k, element in enumerate(block.rows()):
+            try:
+                results.append(as_element(self._call(element, draws, randomness, k)))
+            except Exception as error:
+                error.__dict__.setdefault("playhead_element", k)
+                raise
+        return Rows(results)
+
+
+def _is_of(framework: str, result: Any) -> bool:
+    return any(type(leaf).__module__.split(".")[0] == framework for leaf in _all_leaves(result))
+
+
+def _all_leaves(result: Any) -> list[Any]:
+    found: list[Any] = []
+    for leaf in leaves(result):
+        if isinstance(leaf, list):
+            for item in leaf:
+                found += _all_leaves(item)
+        else:
+            found.append(leaf)
+    return found
+
+
+class GlobalStates:
+    """Whether a function draws from the global random states, which no position can keep."""
+
+    def __init__(self) -> None:
+        self._before = self._now()
+
+    @staticmethod
+    def _now() -> tuple[Any, ...]:
+        state = np.random.get_state(legacy=False)["state"]
+        return random.getstate(), int(state["pos"]), state["key"].tobytes()
+
+    def warn(self, function: UserFunction) -> None:
+        after = self._now()
+        used = [n for n, k in (("random", 0), ("numpy.random", 1)) if after[k:] != self._before[k:]]
+        if after[0] == self._before[0]:
+            used = [n for n in used if n != "random"]
+        if used:
+            warnings.warn(
+                f"{function.op}({function.name}){_at(function.where)} draws from the global "
+                f"{' and '.join(used)} state, which cannot be resumed exactly; "
+                "take the numbers from map(fn, rng=True)",
+                GlobalRandomness,
+                stacklevel=2,
+            )
+
+
+def _at(where: str | None) -> str:
+    return f" at {where}" if where else ""
+
+
+def function_name(fn: Any) -> str:
+    if isinstance(fn, functools.partial):
+        return function_name(fn.func)
+    return getattr(fn, "__name__", type(fn).__name__)
+
+
+def identity(fn: Any) -> str | None:
+    """A digest of what a function does: bytecode, names, constants, simple defaults and closure values.
+
+    Equal code gives equal digests within one Python minor version. None for what has no Python code.
+    """
+    digest = hashlib.blake2b(digest_size=6)
+    if not _feed(fn, digest.update, 0):
+        return None
+    return f"{sys.version_info.major}.{sys.version_info.minor}:{digest.hexdigest()}"
+
+
+def _feed(fn: Any, update: Callable[[bytes], None], depth: int) -> bool:
+    if isinstance(fn, functools.partial):
+        update(_simple([fn.args, sorted(fn.keywords.items())]))
+        return _feed(fn.func, update, depth)
+    if isinstance(fn, types.MethodType):
+        return _feed(fn.__func__, update, depth)
+    wrapped = getattr(fn, "__wrapped__", None)
+    code = getattr(fn, "__code__", None)
+    if not isinstance(code, types.CodeType):
+        return wrapped is not None and depth < 4 and _feed(wrapped, update, depth + 1)
+    _feed_code(code, update)
+    update(_simple([fn.__defaults__, fn.__kwdefaults__]))
+    for cell in fn.__closure__ or ():
+        try:
+            value = cell.cell_contents
+        except ValueError:
+            continue
+        if depth < 4 and callable(value) and _feed(value, update, depth + 1):
+            continue
+        update(_simple(value))
+    return True
+
+
+def _feed_code(code: types.CodeType, update: Callable[[bytes], None]) -> None:
+    update(code.co_code)
+    update(repr((code.co_names, code.co_varnames, code.co_freevars)).encode())
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            _feed_code(constant, update)
+        else:
+            update(_simple(constant))
+
+
+def _simple(value: Any) -> bytes:
+    """Bytes for values made of numbers, strings and containers of them; nothing for others."""
+    if isinstance(value, bool | int | float | complex | str | bytes | None | type(...)):
+        return f"{type(value).__name__}:{value!r};".encode()
+    if isinstance(value, tuple | list):
+        return b"(" + b"".join(_simple(v) for v in value) + b")"
+    if isinstance(value, set | frozenset):
+        return b"{" + b"".join(sorted(_simple(v) for v in value)) + b"}"
+    if isinstance(value, dict):
+        return b"{" + b"".join(_simple(k) + _simple(v) for k, v in value.items()) + b"}"
+    return b"?"

@@ -1,0 +1,54 @@
+"""Reading ahead: says how far, and changes nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from playhead.plan.block import Nest
+from playhead.plan.node import Chunk, Compute, Cursor, Located, Node, Places
+
+AUTOTUNE = -1
+
+
+@dataclass(frozen=True, eq=False)
+class Prefetch(Node):
+    """Up to `buffer_size` elements ahead, computed by `workers` threads; AUTOTUNE (-1) chooses.
+
+    Transparent to places, cursors and the description: the iterator looks for the outermost one.
+    """
+
+    op: ClassVar[str] = "prefetch"
+
+    buffer_size: int
+    workers: int
+
+    def describe(self) -> dict[str, Any] | None:
+        return None
+
+    def static_spec(self) -> Nest | None:
+        return self.parent.static_spec()
+
+    def spec(self) -> Nest:
+        return self.parent.spec()
+
+    def length_at(self, epoch: int) -> int | None:
+        return self.parent.length_at(epoch)
+
+    def locate(self, places: Places) -> Located:
+        return self.parent.locate(places)
+
+    def walk(self, cursor: Cursor, compute: Compute) -> Iterator[Chunk]:
+        return self.parent.open(cursor, compute)
+
+
+def outermost(node: Node) -> Prefetch | None:
+    """The prefetch nearest to the consumer."""
+    level = [node]
+    while level:
+        for at in level:
+            if isinstance(at, Prefetch):
+                return at
+        level = [parent for at in level for parent in at.parents]
+    return None

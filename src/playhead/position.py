@@ -1,0 +1,198 @@
+"""The position of a run in its data: what is saved."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from playhead.errors import NewerFormat, UnreadablePosition
+
+FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a pipeline was entered other than at its beginning.
+
+    `step` and `records` were delivered before. `places` and `record` say where its batches were cut anew
+    (by record); without them the pipeline began there at its own beginning (from here).
+    """
+
+    step: int
+    records: int | None
+    places: tuple[tuple[int, int], ...] = ()
+    record: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """A place in a run's data, complete in itself.
+
+    step: elements delivered since the beginning. epoch, step_in_epoch: which pass, and how many of it;
+    after an epoch's last element `step_in_epoch` is the epoch's length. records: source records delivered,
+    None where that cannot be counted. cursor: JSON, None for a seekable pipeline. pipeline: the
+    fingerprint and operations. epoch_length: steps in this epoch, None where unknown or endless.
+    lineage: [{"until_step", "pipeline"}] of the pipelines that came before (`on_change="from_here"`).
+    """
+
+    step: int
+    epoch: int
+    step_in_epoch: int
+    records: int | None
+    cursor: Any
+    pipeline: dict[str, Any]
+    epoch_length: int | None = None
+    origin: Origin | None = None
+    lineage: tuple[dict[str, Any], ...] = field(default=())
+
+    def to_dict(self) -> dict[str, Any]:
+        """The position as JSON values."""
+        said: dict[str, Any] = {
+            "playhead": FORMAT,
+            "step": self.step,
+            "epoch": self.epoch,
+            "step_in_epoch": self.step_in_epoch,
+            "records": self.records,
+            "cursor": self.cursor,
+            "epoch_length": self.epoch_length,
+            "pipeline": self.pipeline,
+        }
+        if self.origin is not None:
+            said["origin"] = {
+                "step": self.origin.step,
+                "records": self.origin.records,
+                "places": [list(place) for place in self.origin.places],
+                "record": self.origin.record,
+            }
+        if self.lineage:
+            said["lineage"] = list(self.lineage)
+        return json.loads(json.dumps(said))  # type: ignore[no-any-return]
+
+    def to_json(self) -> str:
+        """One line of JSON."""
+        return json.dumps(self.to_dict(), separators=(",", ":"))
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> Position:
+        """Raises `UnreadablePosition` for anything but a position, `NewerFormat` for a later format."""
+        try:
+            said = json.loads(text)
+        except (ValueError, UnicodeDecodeError) as error:
+            raise UnreadablePosition(f"this is not JSON: {error}") from None
+        return cls.from_dict(said)
+
+    @classmethod
+    def from_dict(cls, said: Any) -> Position:
+        """The inverse of `to_dict`; `said` is not kept."""
+        if not isinstance(said, dict) or "playhead" not in said:
+            raise UnreadablePosition(
+                'a position is a JSON object with "playhead" in it',
+                help="save it.position.to_json(), or it.state_dict()",
+            )
+        if not _is_count(said["playhead"]):
+            raise UnreadablePosition(f"the format number is {said['playhead']!r}")
+        if said["playhead"] > FORMAT:
+            raise NewerFormat(
+                f"the position has format {said['playhead']}, this playhead reads up to {FORMAT}",
+                help="upgrade playhead",
+            )
+        said = json.loads(json.dumps(said))
+        counts = [said.get(key) for key in ("step", "epoch", "step_in_epoch")]
+        pipeline = said.get("pipeline")
+        lineage = said.get("lineage", [])
+        ok = all(_is_count(count) for count in counts) and _is_pipeline(pipeline)
+        ok = ok and all(_is_count_or_none(said.get(key)) for key in ("records", "epoch_length"))
+        ok = ok and isinstance(lineage, list) and all(_is_past(part) for part in lineage)
+        if not ok:
+            raise UnreadablePosition("parts of the position are missing or damaged")
+        return cls(
+            step=said["step"],
+            epoch=said["epoch"],
+            step_in_epoch=said["step_in_epoch"],
+            records=said.get("records"),
+            cursor=said.get("cursor"),
+            pipeline=said["pipeline"],
+            epoch_length=said.get("epoch_length"),
+            origin=_origin(said.get("origin")),
+            lineage=tuple(lineage),
+        )
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write to `path` atomically: a kill at any moment leaves the old file or the new one."""
+        write_atomically(Path(path), self.to_json().encode() + b"\n")
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Position:
+        """Read what `save` wrote."""
+        return cls.from_json(Path(path).read_bytes())
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _is_count_or_none(value: Any) -> bool:
+    return value is None or _is_count(value)
+
+
+def _is_pipeline(value: Any) -> bool:
+    if not isinstance(value, dict) or not isinstance(value.get("fingerprint"), str):
+        return False
+    return _are_operations(value.get("operations"))
+
+
+def _are_operations(value: Any) -> bool:
+    return isinstance(value, list) and all(
+        isinstance(op, dict)
+        and isinstance(op.get("op"), str)
+        and all(_are_operations(branch) for branch in op.get("inputs", ()))
+        for op in value
+    )
+
+
+def _is_past(value: Any) -> bool:
+    return (
+        isinstance(value, dict)
+        and _is_count(value.get("until_step"))
+        and _is_pipeline(value.get("pipeline"))
+    )
+
+
+def _origin(said: Any) -> Origin | None:
+    if said is None:
+        return None
+    try:
+        places = tuple((int(epoch), int(index)) for epoch, index in said["places"])
+        return Origin(int(said["step"]), said["records"], places, int(said["record"]))
+    except (KeyError, TypeError, ValueError):
+        raise UnreadablePosition("the position's origin is damaged") from None
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """A temporary file beside `path`, fsync, rename, fsync of the directory."""
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+    sync_directory(path.parent)
+
+
+def sync_directory(path: Path) -> None:
+    """Make renames in a directory last, where the platform can."""
+    if os.name == "nt":
+        return
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

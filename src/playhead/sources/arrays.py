@@ -1,0 +1,196 @@
+"""Records that lie in memory: arrays cut along their first axis, one element, a range of numbers."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, ClassVar
+
+import numpy as np
+
+from playhead.errors import ElementError, PipelineError
+from playhead.plan.block import (
+    ArraySpec,
+    Block,
+    Columns,
+    Nest,
+    Rows,
+    as_array,
+    as_element,
+    leaves,
+    map_nest,
+    named_leaves,
+    spec_of,
+)
+from playhead.plan.node import INFINITE, Index, Node, Source
+
+WHOLE = 64 << 20  # bytes up to which all content is hashed
+SAMPLES = 1024
+
+
+@dataclass(frozen=True, eq=False)
+class TensorSlices(Source):
+    """Element k is row k of every array."""
+
+    op: ClassVar[str] = "tensor_slices"
+
+    columns: Columns
+    parents: tuple[Node, ...] = field(default=(), kw_only=True)
+
+    @property
+    def cardinality(self) -> int:
+        return len(self.columns)
+
+    def gather(self, index: Index) -> Block:
+        return self.columns.select(index)
+
+    def static_spec(self) -> Nest:
+        def of(column: np.ndarray[Any, Any]) -> ArraySpec:
+            spec = spec_of(column)
+            return ArraySpec(spec.shape[1:], spec.dtype)
+
+        return map_nest(of, self.columns.nest)
+
+    @cached_property
+    def content(self) -> tuple[str, str]:
+        return digest([column for _, column in named_leaves(self.columns.nest)])
+
+    def describe(self) -> dict[str, Any]:
+        content, kind = self.content
+        return {"op": self.op, "records": len(self.columns), "content": content, "kind": kind}
+
+
+def tensor_slices(tensors: Nest) -> tuple[Columns, int]:
+    """The columns of a nest of array-likes with equal first axes. Raises `PipelineError` otherwise."""
+    columns = map_nest(_as_column, tensors)
+    sizes = {path or "the array": len(column) for path, column in named_leaves(columns)}
+    if not sizes:
+        raise PipelineError("from_tensor_slices needs at least one array")
+    if len(set(sizes.values())) > 1:
+        said = ", ".join(f"{path}: {size}" for path, size in sizes.items())
+        raise PipelineError(f"from_tensor_slices needs arrays with equally many rows, not {said}")
+    size = next(iter(sizes.values()))
+    return Columns(columns, size), size
+
+
+def _as_column(value: Any) -> np.ndarray[Any, Any]:
+    try:
+        column = as_array(value)
+    except TypeError as error:
+        raise PipelineError(f"from_tensor_slices: {error}") from None
+    if column.ndim == 0:
+        raise PipelineError(
+            "from_tensor_slices cuts along the first axis, and a scalar has none",
+            help="from_tensors makes one element of it",
+        )
+    return column
+
+
+def digest(arrays: list[np.ndarray[Any, Any]]) -> tuple[str, str]:
+    """A hash of dtypes, shapes and contents, and its kind: "full", or "sampled" above 64 MB in all."""
+    hashed = hashlib.blake2b(digest_size=8)
+    total = sum(array.nbytes for array in arrays)
+    kind = "full" if total <= WHOLE else "sampled"
+    for array in arrays:
+        hashed.update(f"{array.dtype.str}{array.shape}".encode())
+        rows = array
+        if kind == "sampled" and len(array) > SAMPLES:
+            rows = array[np.linspace(0, len(array) - 1, SAMPLES).astype(np.int64)]
+        if array.dtype.hasobject:
+            for item in rows.flat:
+                raw = item.encode("utf-8", "surrogatepass") if isinstance(item, str) else item
+                raw = raw if isinstance(raw, bytes) else repr(type(item)).encode()
+                hashed.update(len(raw).to_bytes(8, "little") + raw)
+        else:
+            little = rows.astype(rows.dtype.newbyteorder("<"), copy=False)
+            hashed.update(np.ascontiguousarray(little).view(np.uint8).reshape(-1).data)
+    return hashed.hexdigest(), kind
+
+
+@dataclass(frozen=True, eq=False)
+class Tensors(Source):
+    """One element."""
+
+    op: ClassVar[str] = "tensors"
+
+    element: Any
+    parents: tuple[Node, ...] = field(default=(), kw_only=True)
+
+    @property
+    def cardinality(self) -> int:
+        return 1
+
+    def gather(self, index: Index) -> Block:
+        return Rows([map_nest(_own, self.element) for _ in index])
+
+    def static_spec(self) -> Nest:
+        return spec_of(self.element)
+
+    @cached_property
+    def content(self) -> str:
+        return digest([_hashable(leaf) for leaf in leaves(self.element)])[0]
+
+    def describe(self) -> dict[str, Any]:
+        return {"op": self.op, "content": self.content}
+
+
+def _own(leaf: Any) -> Any:
+    return leaf.copy() if isinstance(leaf, np.ndarray) else leaf
+
+
+def _hashable(leaf: Any) -> np.ndarray[Any, Any]:
+    if isinstance(leaf, np.ndarray):
+        return leaf
+    if isinstance(leaf, np.generic):
+        return np.asarray(leaf).reshape(1)
+    column = np.empty(1, object)
+    column[0] = leaf
+    return column
+
+
+def tensors(value: Any) -> Any:
+    """A nest as one element, copied so that later changes to the caller's arrays do not show."""
+    return map_nest(_own, as_element(value))
+
+
+@dataclass(frozen=True, eq=False)
+class Range(Source):
+    """int64 numbers from `first`, `increment` apart, before `stop` (None: endless)."""
+
+    op: ClassVar[str] = "range"
+
+    first_number: int
+    stop: int | None
+    increment: int
+    dtype: np.dtype[Any]
+    parents: tuple[Node, ...] = field(default=(), kw_only=True)
+
+    @property
+    def cardinality(self) -> int:
+        if self.stop is None:
+            return INFINITE
+        return len(range(self.first_number, self.stop, self.increment))
+
+    def gather(self, index: Index) -> Block:
+        numbers = (self.first_number + index * self.increment).astype(self.dtype)
+        return Columns(numbers, len(index))
+
+    def static_spec(self) -> Nest:
+        return ArraySpec((), self.dtype)
+
+    def describe(self) -> dict[str, Any]:
+        said: dict[str, Any] = {"op": self.op, "start": self.first_number, "stop": self.stop}
+        said["step"] = self.increment
+        if self.dtype != np.int64:
+            said["dtype"] = self.dtype.name
+        return said
+
+
+def number_range(*args: int, dtype: Any = np.int64) -> tuple[int, int, int, np.dtype[Any]]:
+    """(start, stop, step, dtype) for the arguments of `range`. Raises TypeError or ValueError as it does."""
+    numbers = range(*args)
+    kind = np.dtype(dtype)
+    if kind.kind not in "iuf":
+        raise ElementError(f"range makes numbers, not {kind}")
+    return numbers.start, numbers.stop, numbers.step, kind

@@ -1,0 +1,92 @@
+"""Anything with a length and items: torch and Hugging Face datasets, Grain sources, memory maps, lists."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
+
+from playhead.errors import PipelineError
+from playhead.plan.block import Block, Nest, Rows, as_element, map_nest
+from playhead.plan.node import Index, Node, Source
+
+
+class Guarded:
+    """A sequence read by one thread at a time, unless it is said to be thread-safe."""
+
+    def __init__(self, items: Any, thread_safe: bool) -> None:
+        self.items = items
+        self.thread_safe = thread_safe
+        self._lock = threading.Lock()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"items": self.items, "thread_safe": self.thread_safe}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(**state)  # type: ignore[misc]
+
+    def read(self, index: Index) -> list[Any]:
+        if self.thread_safe:
+            return [self.items[int(k)] for k in index]
+        with self._lock:
+            return [self.items[int(k)] for k in index]
+
+
+@dataclass(frozen=True, eq=False)
+class SequenceItems(Source):
+    """Element k is items[k]. Its content is never read for a hash: `version` says which it is."""
+
+    op: ClassVar[str] = "sequence"
+    runs_user_code: ClassVar[bool] = True
+
+    guarded: Guarded
+    count: int
+    version: str | None
+    parents: tuple[Node, ...] = field(default=(), kw_only=True)
+
+    @property
+    def cardinality(self) -> int:
+        return self.count
+
+    def gather(self, index: Index) -> Block:
+        rows = []
+        for k, item in zip(index, self.guarded.read(index), strict=True):
+            try:
+                rows.append(map_nest(_own, as_element(item)))
+            except Exception as error:
+                error.add_note(f"playhead: in from_sequence, item {int(k)}")
+                raise
+        return Rows(rows)
+
+    def static_spec(self) -> Nest | None:
+        return None
+
+    def describe(self) -> dict[str, Any]:
+        said = {"op": self.op, "records": self.count, "type": type(self.guarded.items).__name__}
+        if self.version is not None:
+            said["version"] = self.version
+        said["kind"] = "declared"
+        return said
+
+
+def _own(leaf: Any) -> Any:
+    """A copy of an array that views somebody else's memory (a memory map, a row of a larger array)."""
+    if isinstance(leaf, np.ndarray) and (leaf.base is not None or type(leaf) is not np.ndarray):
+        return np.array(leaf)
+    return leaf
+
+
+def sequence(items: Any, version: str | None, thread_safe: bool) -> SequenceItems:
+    """Raises `PipelineError` for what has no length or no items."""
+    if not hasattr(items, "__len__") or not hasattr(items, "__getitem__"):
+        raise PipelineError(
+            f"from_sequence needs __len__ and __getitem__, and {type(items).__name__} lacks one",
+            help="from_generator walks anything that can be iterated",
+        )
+    if isinstance(items, dict | set):
+        raise PipelineError(
+            f"from_sequence reads items[0], items[1], ...; not a {type(items).__name__}"
+        )
+    return SequenceItems(Guarded(items, thread_safe), len(items), version)

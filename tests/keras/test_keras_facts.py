@@ -1,0 +1,233 @@
+"""What playhead.keras relies on in Keras itself. A failure here says that Keras changed, not playhead."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+
+
+class Batches(keras.utils.PyDataset):
+    """Batch i is full of i; `asked` notes every index asked for."""
+
+    def __init__(self, length: int | None = 2**62) -> None:
+        super().__init__(workers=1)
+        self.asked: list[int] = []
+        self._length = length
+
+    @property
+    def num_batches(self) -> int | None:
+        return self._length
+
+    def __getitem__(self, index: int) -> tuple[np.ndarray, np.ndarray]:
+        self.asked.append(index)
+        return np.full((2, 1), index, np.float32), np.zeros((2, 1), np.float32)
+
+
+class Steps:
+    def __init__(self, *coming: int) -> None:
+        self.coming = list(coming)
+        self.read = 0
+
+    def __index__(self) -> int:
+        self.read += 1
+        return self.coming[min(self.read - 1, len(self.coming) - 1)]
+
+    def __gt__(self, other: int) -> bool:
+        return True
+
+    def __bool__(self) -> bool:
+        return True
+
+
+class Watching(keras.callbacks.CallbackList):
+    def __init__(self, model: Any, *callbacks: Any) -> None:
+        self.seen: list[str] = []
+        super().__init__(list(callbacks), add_history=True, model=model, verbose=0, epochs=3, steps=3)
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        super().on_epoch_begin(epoch, logs)
+        self.seen.append(f"epoch {epoch}, loss counted over {float(self.model.metrics[0].count.numpy())}")
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        super().on_train_batch_end(batch, logs)
+        self.seen.append(f"batch {batch}")
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        super().on_epoch_end(epoch, logs)
+        self.seen.append(f"end {epoch}")
+
+
+def summing_model() -> Any:
+    """A model whose weight is the sum of the numbers of the batches it was trained on."""
+
+    class Summing(keras.Model):
+        def __init__(self) -> None:
+            super().__init__()
+            self.total = self.add_weight(shape=(), initializer="zeros", name="total")
+            self.built = True
+
+        def train_step(self, data: Any) -> dict[str, Any]:
+            self.total.assign_add(data[0][0, 0])
+            self._loss_tracker.update_state(data[0][0, 0])
+            return self.compute_metrics(data[0], data[1], data[1])
+
+        def call(self, x: Any) -> Any:
+            return x
+
+    model = Summing()
+    model.compile("sgd", "mse")
+    return model
+
+
+def test_steps_per_epoch_may_be_an_object_that_is_read_anew_for_every_epoch() -> None:
+    model, run = summing_model(), None
+    run = Watching(model)
+    model.fit(Batches(), epochs=3, steps_per_epoch=Steps(1, 3, 2), callbacks=run, shuffle=False, verbose=0)
+    batches = [line for line in run.seen if line.startswith("batch")]
+    assert batches == [f"batch {k}" for k in (0, 0, 1, 2, 0, 1)]
+
+
+def test_one_iteration_of_an_uncounted_dataset_serves_all_epochs() -> None:
+    model, data = summing_model(), Batches()
+    model.fit(data, epochs=3, steps_per_epoch=3, shuffle=False, verbose=0)
+    assert float(model.total.numpy()) == sum(range(9))
+    peeked, read = data.asked[:2], data.asked[2:]
+    assert peeked == [0, 1]
+    assert read == list(range(len(read)))
+
+
+def test_an_epoch_of_no_steps_ends_with_validation_and_without_training_logs() -> None:
+    model, run = summing_model(), None
+    run = Watching(model)
+    x = np.ones((2, 1), np.float32)
+    history = model.fit(
+        Batches(), epochs=1, steps_per_epoch=Steps(0), callbacks=run, validation_data=(x, x), verbose=0,
+        shuffle=False,
+    )
+    assert float(model.total.numpy()) == 0
+    assert list(history.history) == ["val_loss"]
+
+
+def test_fit_takes_a_callback_list_as_it_is_and_begins_epochs_after_resetting_metrics() -> None:
+    model = summing_model()
+    run = Watching(model)
+    history = model.fit(Batches(), epochs=2, steps_per_epoch=2, callbacks=run, shuffle=False, verbose=0)
+    assert run.seen[0] == "epoch 0, loss counted over 0.0"
+    assert run.seen[4] == "epoch 1, loss counted over 0.0"
+    assert history is model.history and history in run.callbacks
+
+
+def test_the_logs_an_epoch_ends_with_may_be_changed_in_place() -> None:
+    ends: list[Any] = []
+
+    class Changing(Watching):
+        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+            logs["extra"] = 1.0
+            super().on_epoch_end(epoch, logs)
+
+        def on_train_end(self, logs: Any = None) -> None:
+            ends.append(logs)
+            super().on_train_end(logs)
+
+    model = summing_model()
+    run = Changing(model)
+    history = model.fit(Batches(), epochs=1, steps_per_epoch=1, callbacks=run, shuffle=False, verbose=0)
+    assert history.history["extra"] == [1.0]
+    assert ends[0]["extra"] == 1.0
+
+
+def test_stop_iteration_from_a_callback_ends_the_epoch_and_the_next_one_begins_at_index_0() -> None:
+    class Ending(Watching):
+        lengths = (2, 4, 1)
+
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            super().on_train_batch_end(batch, logs)
+            epochs = sum(line.startswith("end") for line in self.seen)
+            if batch + 1 == self.lengths[epochs]:
+                raise StopIteration
+
+    model = summing_model()
+    run = Ending(model)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        model.fit(Batches(), epochs=3, steps_per_epoch=Steps(2**62), callbacks=run, shuffle=False, verbose=0)
+    assert [line for line in run.seen if line.startswith("batch")] == [
+        f"batch {k}" for k in (0, 1, 0, 1, 2, 3, 0)
+    ]
+    assert float(model.total.numpy()) == (0 + 1) + (0 + 1 + 2 + 3) + 0
+    assert {str(w.message)[:27] for w in said} == {"Your input ran out of data;"}
+
+
+def test_batches_of_a_dataset_may_differ_in_length() -> None:
+    class Uneven(Batches):
+        def __getitem__(self, index: int) -> tuple[np.ndarray, np.ndarray]:
+            rows = 2 if index < 5 else 1
+            return np.ones((rows, 1), np.float32), np.ones((rows, 1), np.float32)
+
+    model = summing_model()
+    model.fit(Uneven(), epochs=1, steps_per_epoch=8, shuffle=False, verbose=0)
+    assert float(model.total.numpy()) == 8
+
+
+def test_a_finite_dataset_is_validated_from_its_beginning_every_time() -> None:
+    seen: list[float] = []
+
+    class Seeing(keras.callbacks.Callback):
+        def on_test_batch_end(self, batch: int, logs: Any = None) -> None:
+            seen.append(batch)
+
+    model, data = summing_model(), Batches(3)
+    model.fit(
+        Batches(), epochs=2, steps_per_epoch=1, validation_data=data, callbacks=[Seeing()], verbose=0,
+        shuffle=False,
+    )
+    assert seen == [0, 1, 2, 0, 1, 2]
+    assert model.history.history["val_loss"][0] == model.history.history["val_loss"][1]
+
+
+def test_seed_generators_are_variables_of_the_model_but_not_weights() -> None:
+    model = keras.Sequential([keras.layers.Input((2,)), keras.layers.Dropout(0.5)])
+    assert model.weights == []
+    assert [v.name for v in model.variables] == ["seed_generator_state"]
+
+
+def test_layers_without_a_generator_draw_from_a_global_one_that_can_be_reached() -> None:
+    from keras.src.backend.common import global_state
+    from keras.src.random.seed_generator import GLOBAL_SEED_GENERATOR, global_seed_generator
+
+    keras.random.uniform((1,))
+    assert global_state.get_global_attribute(GLOBAL_SEED_GENERATOR) is global_seed_generator()
+    assert tuple(global_seed_generator().state.shape) == (2,)
+
+
+def test_symbolic_build_creates_all_variables_and_runs_nothing() -> None:
+    model = keras.Sequential(
+        [keras.layers.Dense(3), keras.layers.BatchNormalization(), keras.layers.Dropout(0.5), keras.layers.Dense(1)]
+    )
+    model.compile("adam", "mse", metrics=["mae"])
+    x = np.ones((2, 4), np.float32)
+    model._symbolic_build(data_batch=(x, x[:, :1], None))
+    assert model.built and model.optimizer.built
+    assert len(model.variables) == 2 + 4 + 1 + 2
+    assert len(model.optimizer.variables) == 2 + 2 * 6
+    assert len([v for m in model.metrics for v in m.variables]) == 2 + 2
+    seed = next(v for v in model.variables if v.name == "seed_generator_state")
+    assert int(seed.numpy()[1]) == 0
+
+
+def test_the_compile_settings_can_be_read_back_from_a_model() -> None:
+    model = summing_model()
+    config = model.get_compile_config()
+    assert config["optimizer"]["class_name"] == "SGD"
+    assert config["optimizer"]["config"]["learning_rate"] == pytest.approx(0.01)
+    assert config["loss"] == "mse"
+
+
+def test_the_learning_rate_among_the_settings_is_the_one_it_has_now() -> None:
+    model = summing_model()
+    model.optimizer.learning_rate = 0.5
+    assert model.get_compile_config()["optimizer"]["config"]["learning_rate"] == 0.5
