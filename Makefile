@@ -2,7 +2,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint bench soak clean
+.PHONY: demo test lint bench soak docs clean
 
 demo: $(VENV)/.demo
 	$(BIN)/playhead demo
@@ -18,10 +18,14 @@ lint: $(VENV)/.lint
 
 bench: $(VENV)/.demo
 	$(BIN)/python benchmarks/resume.py
+	$(BIN)/python benchmarks/rows.py
 	$(BIN)/python benchmarks/parse.py
 
 soak: $(VENV)/.demo
 	$(BIN)/python benchmarks/soak.py --kills 200
+
+docs: $(VENV)/.docs
+	$(BIN)/mkdocs build --quiet --site-dir build/docs
 
 clean:
 	rm -rf $(VENV)
@@ -41,4 +45,8 @@ $(VENV)/.test: pyproject.toml $(VENV)/.python
 
 $(VENV)/.lint: pyproject.toml $(VENV)/.python
 	$(BIN)/python -m pip install --quiet --editable '.[test,lint]'
+	touch $@
+
+$(VENV)/.docs: pyproject.toml $(VENV)/.python
+	$(BIN)/python -m pip install --quiet --editable '.[docs]'
 	touch $@

@@ -137,7 +137,8 @@ class Dataset:
         `features` an element is the record's bytes; with `features` (name -> `FixedLenFeature` or
         `VarLenFeature`, playhead's or `tf.io`'s) it is the parsed `tf.train.Example` as a dict.
         verify: check both CRCs "always" (at each read), when the "index" is built, or "never".
-        index: a directory for the index where the files' own is not writable.
+        index: a directory for the index, instead of the files' own (or, where that cannot be written,
+        the user's cache).
 
         Raises `MissingSource`, `CorruptRecord` (file, byte offset, record number), `SourceChanged`.
         """

@@ -33,9 +33,7 @@ _LENGTH = struct.Struct("<Q")
 
 
 class Damage(NamedTuple):
-    """Where a scan had to stop: the frame's byte `offset`, its number in the scan, and what is
-    wrong.
-    """
+    """Where a scan had to stop: byte `offset`, the frame's number in the scan, and why."""
 
     offset: int
     record: int
@@ -43,9 +41,7 @@ class Damage(NamedTuple):
 
 
 class Scan(NamedTuple):
-    """The frames found: `offsets` and `lengths` (int64), stored data `crcs` (uint32), and where it
-    ended.
-    """
+    """Frames: `offsets` and `lengths` (int64), stored data `crcs` (uint32), and where they end."""
 
     offsets: np.ndarray[Any, np.dtype[np.int64]]
     lengths: np.ndarray[Any, np.dtype[np.int64]]
@@ -62,9 +58,7 @@ def _library() -> tuple[Callable[[bytes], int], Callable[[int, bytes], int]]:
 
 
 def crc32c(data: Buffer) -> int:
-    """The CRC-32C of `data`; large buffers that are not `bytes` are copied piece by piece, never
-    whole.
-    """
+    """The CRC-32C of `data`; what is not `bytes` is copied piece by piece, never whole."""
     value, extend = _library()
     if isinstance(data, bytes):
         return value(data)

@@ -1,4 +1,4 @@
-"""Reading TFRecord files at random: the right bytes in any order, or an error that names the record."""
+"""Reading TFRecord files at random: the right bytes, or an error that names the record."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ def build(model: Any, batch: Any) -> None:
 def capture(model: Any) -> dict[str, list[tuple[str, np.ndarray[Any, Any]]]]:
     """Copies of all variables on the host, by group, named by their path in the model."""
     return {
-        group: [(v.path, np.array(keras.ops.convert_to_numpy(v))) for v in _variables(model, group)]
+        group: [(v.path, np.array(v.numpy())) for v in _variables(model, group)]
         for group in GROUPS
     }
 
@@ -85,7 +85,7 @@ def _chosen(named: Named, without: Sequence[str]) -> list[tuple[str, np.ndarray[
 def learning_rate(model: Any) -> float | None:
     """The optimizer's learning rate as it stands; None where it has none of its own."""
     rate = getattr(model.optimizer, "learning_rate", None)
-    return None if rate is None else float(keras.ops.convert_to_numpy(rate))
+    return None if rate is None else float(plain(rate))
 
 
 def plain(value: Any) -> Any:
@@ -96,8 +96,8 @@ def plain(value: Any) -> Any:
         return [plain(part) for part in value]
     if value is None or isinstance(value, str | bool | int | float):
         return value
-    array = np.asarray(keras.ops.convert_to_numpy(value))
-    return array.tolist()
+    array = value.numpy() if hasattr(value, "numpy") else keras.ops.convert_to_numpy(value)
+    return np.asarray(array).tolist()
 
 
 def _variables(model: Any, group: str) -> list[Any]:

@@ -43,8 +43,7 @@ _ALONE = {BYTES: 0x0A, FLOAT: 0x0D, INT64: 0x08}
 
 @dataclass(frozen=True)
 class FixedLenFeature:
-    """A feature with exactly the values of `shape` in every record; missing where `default_value`
-    is None is an error.
+    """A feature with the values of `shape` in every record, or `default_value` where it is missing.
 
     `dtype` is float32, int64 or bytes (str means bytes). A default of fewer values is broadcast to
     `shape`.
@@ -57,9 +56,7 @@ class FixedLenFeature:
 
 @dataclass(frozen=True)
 class VarLenFeature:
-    """A feature with any number of values: a one-dimensional array, empty where the record lacks
-    it.
-    """
+    """A feature with any number of values: a 1-D array, empty where the record lacks it."""
 
     dtype: Any
 

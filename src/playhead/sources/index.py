@@ -65,9 +65,7 @@ _HASHED_AT_ONCE = 1 << 20
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FileIndex:
-    """The index of one file of n records: `edges` (int64, n + 1) and stored data `crcs` (uint32,
-    n).
-    """
+    """The index of one file: `edges` (int64, n + 1) and stored data `crcs` (uint32, n)."""
 
     path: str
     size: int
@@ -116,9 +114,7 @@ class Index:
 
     @cached_property
     def content(self) -> str:
-        """A digest (hex) of every record's length and stored CRC, in order; paths and file borders
-        do not count.
-        """
+        """A digest (hex) of every record's length and stored CRC, in order, wherever they lie."""
         if self.single is not None:
             return self.single
         lengths = np.delete(np.diff(self.edges), self.starts[1:] + np.arange(len(self.starts) - 1))
@@ -163,9 +159,7 @@ def load_or_build(
 
 
 def refuse_unreadable(path: str) -> None:
-    """Raise for what this version cannot read: remote paths, compressed files, directories, nothing
-    at all.
-    """
+    """Raise for what this version cannot read: remote or compressed files, directories, nothing."""
     kind = "remote" if "://" in path else "compressed" if path.endswith((".gz", ".zz")) else None
     if kind is not None:
         raise _unsupported(path, kind)
@@ -216,9 +210,7 @@ def mapped(descriptor: int, size: int) -> Mapped:
 
 
 def content_of(lengths: Integers, crcs: Checksums) -> bytes:
-    """The digest that names records' bytes: 16 bytes of blake2b over (int64 length, uint32 CRC) of
-    each.
-    """
+    """The digest that names records' bytes: blake2b over (int64 length, uint32 CRC) of each."""
     digest = hashlib.blake2b(digest_size=16)
     for start in range(0, len(crcs), _HASHED_AT_ONCE):
         part = slice(start, start + _HASHED_AT_ONCE)
@@ -229,9 +221,7 @@ def content_of(lengths: Integers, crcs: Checksums) -> bytes:
 
 
 def agrees(index: FileIndex, buffer: Mapped) -> bool:
-    """Whether up to 64 frames spread over the file, first and last among them, are as the index
-    says.
-    """
+    """Whether 64 frames spread over the file, first and last among them, are as indexed."""
     count = len(index.crcs)
     spread = np.linspace(0, count - 1, min(count, SAMPLE)).astype(np.int64)
     for record in spread.tolist():
@@ -282,9 +272,7 @@ def encode(index: FileIndex) -> bytes:
 
 
 def decode(blob: bytes, path: str) -> FileIndex | None:
-    """The index of `path` from an index file's bytes; None for bytes that are not one, or are
-    damaged.
-    """
+    """The index of `path` from an index file's bytes; None for bytes that are not a sound one."""
     if len(blob) < _HEADER.size + 12:
         return None
     magic, version, flags, size, mtime_ns, count, content = _HEADER.unpack_from(blob)

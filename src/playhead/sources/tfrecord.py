@@ -68,9 +68,7 @@ def tfrecords(
 
 
 def expand(files: Paths) -> list[str]:
-    """Absolute paths of what `files` names, in reading order; patterns are replaced by what they
-    match.
-    """
+    """Absolute paths of what `files` names, in reading order, patterns replaced by matches."""
     if isinstance(files, str | os.PathLike):
         files = [files]
     return [
@@ -151,9 +149,7 @@ class TFRecords(Source):
 
 
 class Reader:
-    """The bytes of the records of an `Index`. Files are mapped when first read; reading is thread-
-    safe.
-    """
+    """The bytes of the records of an `Index`; files are mapped when first read. Thread-safe."""
 
     def __init__(self, index: Index, verify: Verify) -> None:
         self.index = index
