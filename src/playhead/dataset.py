@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import operator
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -174,36 +175,33 @@ class Dataset:
         neighbours are permuted over the epoch and mixed in windows of `buffer_size`, for near-sequential
         reads. It does not reproduce tf.data's sliding buffer; it is at least as random.
         """
-        if buffer_size is not None:
-            _positive("shuffle", "buffer_size", buffer_size)
+        size = None if buffer_size is None else _positive("shuffle", "buffer_size", buffer_size)
         own, drawn = _seed(seed)
         reshuffle = True if reshuffle_each_iteration is None else bool(reshuffle_each_iteration)
-        return self._add(Shuffle, buffer_size, own, drawn, reshuffle, name=name)
+        return self._add(Shuffle, size, own, drawn, reshuffle, name=name)
 
     def repeat(self, count: int | None = None, name: str | None = None) -> Dataset:
         """`count` passes one after the other, each shuffled and augmented anew; endless for None or -1."""
-        if count is not None and count < -1:
-            raise PipelineError(f"repeat(count={count}): a number of passes, or -1 for endless")
-        return self._add(Repeat, None if count == -1 else count, name=name)
+        passes = None if count is None else _count("repeat", count)
+        return self._add(Repeat, passes, name=name)
 
     def take(self, count: int, name: str | None = None) -> Dataset:
         """At most the first `count` elements; all for -1."""
-        _count("take", count)
-        return self._add(Take, 0, None if count == -1 else count, name=name)
+        return self._add(Take, 0, _count("take", count), name=name)
 
     def skip(self, count: int, name: str | None = None) -> Dataset:
-        """All but the first `count` elements; none for -1."""
-        _count("skip", count)
-        if count == -1:
+        """All but the first `count` elements; no element for -1."""
+        skipped = _count("skip", count)
+        if skipped is None:
             return self._add(Take, 0, 0, name=name)
-        return self._add(Skip, count, None, name=name)
+        return self._add(Skip, skipped, None, name=name)
 
     def shard(self, num_shards: int, index: int, name: str | None = None) -> Dataset:
         """Every `num_shards`-th element, from `index` on."""
-        _positive("shard", "num_shards", num_shards)
-        if not 0 <= index < num_shards:
-            raise PipelineError(f"shard index {index} is not in 0 ... {num_shards - 1}")
-        return self._add(Shard, index, None, num_shards, name=name)
+        shards, mine = _positive("shard", "num_shards", num_shards), operator.index(index)
+        if not 0 <= mine < shards:
+            raise PipelineError(f"shard index {mine} is not in 0 ... {shards - 1}")
+        return self._add(Shard, mine, None, shards, name=name)
 
     def concatenate(self, dataset: Dataset, name: str | None = None) -> Dataset:
         """This dataset's elements, then `dataset`'s."""
@@ -257,7 +255,7 @@ class Dataset:
 
     def enumerate(self, start: int = 0, name: str | None = None) -> Dataset:
         """(number, element), counting from `start` in every epoch; numbers are int64."""
-        return self._add(Enumerate, start, name=name)
+        return self._add(Enumerate, operator.index(start), name=name)
 
     # --- batches ----------------------------------------------------------------------------------------
 
@@ -274,8 +272,8 @@ class Dataset:
         An epoch's last batch may be short unless `drop_remainder`. Raises `UnequalElements`, when read,
         where shapes or dtypes differ.
         """
-        _positive("batch", "batch_size", batch_size)
-        return self._add(Batch, int(batch_size), bool(drop_remainder), name=name)
+        size = _positive("batch", "batch_size", batch_size)
+        return self._add(Batch, size, bool(drop_remainder), name=name)
 
     def padded_batch(
         self,
@@ -291,9 +289,9 @@ class Dataset:
         to the batch's longest; None for all axes. padding_values: a nest, or one value for all; zero or
         empty where not given.
         """
-        _positive("padded_batch", "batch_size", batch_size)
+        size = _positive("padded_batch", "batch_size", batch_size)
         padding = Padding(_shapes(padded_shapes), padding_values)
-        return self._add(Batch, int(batch_size), bool(drop_remainder), padding, name=name)
+        return self._add(Batch, size, bool(drop_remainder), padding, name=name)
 
     # --- execution --------------------------------------------------------------------------------------
 
@@ -410,14 +408,17 @@ def _seed(seed: int | None) -> tuple[int, bool]:
     return (randomness.draw_seed(), True) if seed is None else (int(seed), False)
 
 
-def _positive(op: str, argument: str, value: int) -> None:
+def _positive(op: str, argument: str, value: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
         raise PipelineError(f"{op}({argument}={value!r}): a whole number, at least 1")
+    return int(value)
 
 
-def _count(op: str, value: int) -> None:
+def _count(op: str, value: int) -> int | None:
+    """None for -1, which means all of them, or endless."""
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < -1:
-        raise PipelineError(f"{op}(count={value!r}): a whole number, or -1 for all")
+        raise PipelineError(f"{op}(count={value!r}): a whole number, or -1 for no limit")
+    return None if value == -1 else int(value)
 
 
 def _shapes(nest: Any) -> Any:
@@ -426,9 +427,9 @@ def _shapes(nest: Any) -> Any:
         return None
     if isinstance(nest, dict):
         return {key: _shapes(value) for key, value in nest.items()}
-    if isinstance(nest, tuple) and any(not isinstance(d, int | None) for d in nest):
+    if isinstance(nest, tuple) and any(not isinstance(d, int | np.integer | None) for d in nest):
         return tuple(_shapes(value) for value in nest)
-    return list(nest)
+    return [None if d is None else int(d) for d in nest]
 
 
 def _lines(node: Node, indent: str = "  ") -> list[str]:

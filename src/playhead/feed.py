@@ -27,7 +27,7 @@ class Feed:
 
     def close(self, wait: bool = True) -> None:
         if self.ahead is not None:
-            self.ahead.close()
+            self.ahead.close(wait)
         elif self.walk is not None:
             self.walk.close()
         if self.pool is not None:
@@ -77,30 +77,33 @@ def _seekable(
                 return
             number, start = number + 1, 0
 
-    at = epoch
-    for piece, block in walk_places(node, spans(), compute, compute.pace(node)):
-        while at < piece.epoch:
+    # An epoch's end is said before the next one's first element is computed: nobody has asked for it yet.
+    at, done = epoch, index
+    elements = walk_places(node, spans(), compute, compute.pace(node))
+    while epochs is None or at < epochs:
+        end = node.length_at(at)
+        if end is not None and done >= end:
             yield at, None
-            at += 1
+            at, done = at + 1, 0
+            if epochs is None and node.length == 0:
+                return
+            continue
+        piece, block = next(elements)
         yield at, as_chunk(node, piece, block)
-    while epochs is not None and at < epochs:
-        yield at, None
-        at += 1
+        done += len(piece)
 
 
 def _stream(
     node: Node, epoch: int, cursor: Cursor, epochs: int | None, compute: Compute
 ) -> Generator[Event, None, None]:
-    from_the_start = False
     while epochs is None or epoch < epochs:
-        given = 0
+        given, whole = 0, cursor == node.start(epoch)
         for chunk in node.open(cursor, compute):
             given += len(chunk)
             if len(chunk):
                 yield epoch, chunk
         yield epoch, None
-        if epochs is None and from_the_start and not given:
+        if epochs is None and whole and not given:
             return
-        from_the_start = True
         epoch += 1
         cursor = node.start(epoch)

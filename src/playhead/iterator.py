@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import threading
 import time
 import warnings
 from collections import deque
@@ -21,24 +20,26 @@ from playhead.errors import (
     NotSeekable,
     OutOfReach,
     PipelineChanged,
+    UnreadablePosition,
     WrongDoor,
 )
 from playhead.feed import Feed, open_feed
 from playhead.plan.block import Element
 from playhead.plan.description import (
     Difference,
-    adopt_seeds,
+    adopt,
     compare,
     differing,
     fingerprint,
-    is_extension,
     only_batch_size,
     operations,
     render,
 )
-from playhead.plan.node import Node, Places, Record
+from playhead.plan.extension import is_extension
+from playhead.plan.lock import Lock
+from playhead.plan.node import Node, Places, Record, is_count
 from playhead.plan.order import Grid
-from playhead.plan.origin import cut_anew, places_of, records_since, resized
+from playhead.plan.origin import Place, can_enter, cut_anew, entry, records_since, resized
 from playhead.position import Origin, Position
 
 if TYPE_CHECKING:
@@ -83,7 +84,7 @@ class Iterator(IteratorABC[Element]):
             raise ValueError(f"epochs must be at least 0 or None, not {epochs}")
         self._given = dataset
         self._epochs = epochs
-        self._lock = threading.RLock()
+        self._lock = Lock()
         self._feed: Feed | None = None
         self._pid = os.getpid()
         self._closed = False
@@ -91,7 +92,7 @@ class Iterator(IteratorABC[Element]):
         self._chunk_cursor: Callable[[int], Any]
         self._chunk_trace: Callable[[int], list[Record]] | None
         self._chunk_records: Any
-        self._set_pipeline(dataset, None, ())
+        self._set_pipeline(dataset, dataset.node, None, (), epoch)
         self._state = self._start_of(epoch)
         self._forget()
         self._began = time.monotonic()
@@ -113,11 +114,15 @@ class Iterator(IteratorABC[Element]):
         while True:
             with self._lock:
                 epoch = self._state.epoch
-                if self._epochs is not None and epoch >= self._epochs:
-                    return
-                if self._exhausted or (self._epochs is None and self._node.cardinality == 0):
+                if self._closed or self._nothing_from(epoch):
                     return
             yield self._rest_of(epoch)
+
+    def _nothing_from(self, epoch: int) -> bool:
+        """Whether no epoch is left, or no element in endless ones."""
+        if self._epochs is None:
+            return self._exhausted or self._node.cardinality == 0
+        return epoch >= self._epochs
 
     def _rest_of(self, epoch: int) -> IteratorABC[Element]:
         while True:
@@ -125,7 +130,7 @@ class Iterator(IteratorABC[Element]):
             with self._lock:
                 element = self._take(epoch)
                 if isinstance(element, _End):
-                    if self._state.epoch == epoch:
+                    if self._state.epoch == epoch and not self._closed:
                         self._state = self._after_epoch(self._state)
                         self._ended = False
                         self._remember()
@@ -140,9 +145,10 @@ class Iterator(IteratorABC[Element]):
         try:
             return self._pull(within)
         except BaseException as error:
-            self._drop_feed()
-            if isinstance(error, Exception):
-                error.add_note(f"playhead: while computing step {self._state.step + 1} of the run")
+            self._drop_feed(wait=isinstance(error, Exception))
+            said = f"playhead: while computing step {self._state.step + 1} of the run"
+            if isinstance(error, Exception) and said not in getattr(error, "__notes__", ()):
+                error.add_note(said)
             raise
         finally:
             self._waited += time.perf_counter() - began
@@ -197,10 +203,8 @@ class Iterator(IteratorABC[Element]):
 
     def _start_of(self, epoch: int) -> _State:
         node = self._node
-        if not epoch:
-            return _State(0, 0, 0, 0, None if node.seekable else lambda: node.start(0))
-        if node.seekable and node.length is not None:
-            return self._state_at(epoch * node.length, (epoch, 0))
+        if node.seekable:
+            return self._state_at(epoch * (node.length or 0), (epoch, 0))
         return _State(0, epoch, 0, 0, lambda: node.start(epoch))
 
     def _remember(self) -> None:
@@ -221,6 +225,8 @@ class Iterator(IteratorABC[Element]):
 
     def _open(self, eager: bool = False) -> Feed:
         if self._feed is not None and self._pid != os.getpid():
+            if self._feed.ahead is not None:
+                self._feed.ahead.abandon()
             self._feed = None  # a forked child has none of its parent's threads
             self._rows = deque()
             self._ended = False
@@ -260,7 +266,7 @@ class Iterator(IteratorABC[Element]):
 
     def __del__(self) -> None:
         feed = getattr(self, "_feed", None)
-        if feed is not None and self._pid == os.getpid():
+        if feed is not None and self._pid == os.getpid() and not sys.is_finalizing():
             feed.close(wait=False)
 
     # --- where it stands --------------------------------------------------------------------------------
@@ -305,7 +311,7 @@ class Iterator(IteratorABC[Element]):
                     help="load_state_dict(position) goes to a saved position",
                 )
             state = self._seek_state(step)
-            self._drop_feed()
+            self._drop_feed(wait=True)
             self._state = state
             self._forget()
 
@@ -317,13 +323,15 @@ class Iterator(IteratorABC[Element]):
                 help="the position's lineage names the pipeline of earlier steps",
                 step=step,
             )
+        if step == begin:
+            return self._state_at(step, self._grid.origin[1:])
         epoch, inner = self._grid.split_one(step)
-        if inner == 0 and step > begin:
+        if inner == 0:
             epoch, inner = epoch - 1, self._node.length_at(epoch - 1) or 0
         limit = self._epochs
-        if self._node.length == 0 and step > begin:
+        if self._node.length == 0:
             raise OutOfReach(f"step {step} of an empty dataset", step=step)
-        if limit is not None and epoch >= limit and step > begin:
+        if limit is not None and epoch >= limit:
             raise OutOfReach(
                 f"step {step} lies behind the end of epoch {limit - 1}",
                 help="iterator(epochs=...) says how many there are",
@@ -331,20 +339,11 @@ class Iterator(IteratorABC[Element]):
             )
         return self._state_at(step, (epoch, inner))
 
-    def _state_at(self, step: int, place: tuple[int, int]) -> _State:
+    def _state_at(self, step: int, place: Place) -> _State:
         return _State(step, *place, self._records_at(place) or 0, None)
 
-    def _records_at(self, place: tuple[int, int]) -> int | None:
-        """Records delivered before a place of a seekable pipeline."""
-        node, origin = self._node, self._origin
-        if not node.countable or (origin is not None and origin.records is None):
-            return None
-        before = (origin.records or 0) if origin else 0
-        if origin is not None and origin.places:
-            return before + records_since(node, list(origin.places), origin.record, place)
-        epoch, inner = place
-        whole = node.count_records(node.length) if node.length is not None else 0
-        return before + epoch * whole + node.count_records(inner)
+    def _records_at(self, place: Place) -> int | None:
+        return _records_before(self._node, self._origin, place)
 
     def _position(self, state: _State) -> Position:
         seekable = self._node.seekable
@@ -423,25 +422,45 @@ class Iterator(IteratorABC[Element]):
         position = _as_position(state)
         saved = position.pipeline["operations"]
         with self._lock:
-            node = adopt_seeds(saved, self._given.node)
+            node = adopt(saved, self._given.node)
             found = compare(saved, node)
             accepted = set(override)
             moved = [d for d in differing(found) if d.op not in accepted]
-            origin, lineage = position.origin, position.lineage
+            origin = position.origin
             if moved and on_change == "from_here":
-                lineage = (*lineage, {"until_step": position.step, "pipeline": position.pipeline})
-                origin = Origin(position.step, position.records)
-                node = self._given.node
-                self._enter(node, origin, lineage, position, begin=True)
+                self._from_here(position)
                 return
+            cut = node
             if moved and on_change == "by_record" and only_batch_size(found) is not None:
-                origin, node = self._by_record(position, found, node)
-            elif moved and not is_extension(found, position.epoch):
+                origin, cut = self._by_record(position, found, node)
+            elif moved and not is_extension(found, node, position.epoch, position.step_in_epoch):
                 raise self._changed(position, found)
             elif origin is not None and origin.places:
-                node = cut_anew(node, list(origin.places), origin.record)
+                cut = _cut_as_saved(node, origin)
+            if not _belongs(cut, origin, position):
+                if differing(found):
+                    raise self._changed(position, found)
+                raise UnreadablePosition(
+                    "the position's numbers do not agree with each other in this pipeline",
+                    help="take an earlier one: this one was damaged or edited",
+                )
             _warn(found)
-            self._enter(node, origin, lineage, position, begin=False)
+            at, epoch = position.cursor, position.epoch
+            cursor = None if node.seekable else lambda: at
+            entered = _State(
+                position.step, epoch, position.step_in_epoch, position.records or 0, cursor
+            )
+            self._enter(node, cut, origin, position.lineage, entered)
+
+    def _from_here(self, position: Position) -> None:
+        node = self._given.node
+        past: dict[str, Any] = {"until_step": position.step, "pipeline": position.pipeline}
+        if position.origin is not None and position.origin.places:
+            past["origin"] = position.origin.to_dict()
+        cursor = None if node.seekable else lambda: node.start(0)
+        state = _State(position.step, 0, 0, position.records or 0, cursor)
+        origin = Origin(position.step, position.records)
+        self._enter(node, node, origin, (*position.lineage, past), state)
 
     def _by_record(
         self, position: Position, found: list[Difference], node: Node
@@ -450,61 +469,33 @@ class Iterator(IteratorABC[Element]):
         assert difference is not None and difference.saved is not None
         if not node.seekable:
             raise self._changed(position, found)
-        old = resized(node, difference.saved["size"])
+        size = difference.saved.get("size")
+        if not is_count(size) or not size:
+            raise UnreadablePosition(f"the position has batches of {size!r}")
+        old = resized(node, size)
         before = position.origin
         if before is not None and before.places:
-            old = cut_anew(old, list(before.places), before.record)
-        places, record = places_of(old, (position.epoch, position.step_in_epoch))
+            old = _cut_as_saved(old, before)
+        if not _belongs(old, before, position):
+            raise self._changed(position, found)
+        places, record = entry(old, (position.epoch, position.step_in_epoch))
         origin = Origin(position.step, position.records, tuple(places), record)
         return origin, cut_anew(resized(node, difference.now["size"]), places, record)  # type: ignore[index]
 
     def _enter(
         self,
         node: Node,
+        cut: Node,
         origin: Origin | None,
         lineage: tuple[dict[str, Any], ...],
-        position: Position,
-        *,
-        begin: bool,
+        state: _State,
     ) -> None:
-        self._check_fits(node, origin, position, begin)
-        self._drop_feed()
-        self._set_pipeline(self._given.with_node(node), origin, lineage)
-        if begin:
-            cursor = None if node.seekable else lambda: node.start(0)
-            self._state = _State(position.step, 0, 0, position.records or 0, cursor)
-        else:
-            at = position.cursor
-            cursor = None if node.seekable else lambda: at
-            self._state = _State(
-                position.step, position.epoch, position.step_in_epoch, position.records or 0, cursor
-            )
+        """Walk `cut`, which is `node` unless batches are cut anew, from `state`."""
+        self._drop_feed(wait=True)
+        self._set_pipeline(self._given.with_node(node), cut, origin, lineage, state.epoch)
+        self._state = state
         self._closed = False
         self._forget()
-
-    def _check_fits(
-        self, node: Node, origin: Origin | None, position: Position, begin: bool
-    ) -> None:
-        if begin:
-            return
-        if (position.cursor is None) != node.seekable:
-            raise self._changed(position, compare(position.pipeline["operations"], node))
-        if not node.seekable:
-            return
-        length = node.length_at(position.epoch)
-        short = length is not None and position.step_in_epoch > length
-        if (
-            not short
-            and node.countable
-            and position.records is not None
-            and not (origin and origin.places)
-        ):
-            here = node.count_records(position.step_in_epoch)
-            whole = node.count_records(node.length) if node.length is not None else 0
-            before = (origin.records or 0) if origin else 0
-            short = before + position.epoch * whole + here != position.records
-        if short:
-            raise self._changed(position, compare(position.pipeline["operations"], node))
 
     def _changed(self, position: Position, found: list[Difference]) -> PipelineChanged:
         moved = differing(found)
@@ -525,21 +516,64 @@ class Iterator(IteratorABC[Element]):
         )
 
     def _set_pipeline(
-        self, dataset: Dataset, origin: Origin | None, lineage: tuple[dict[str, Any], ...]
+        self,
+        dataset: Dataset,
+        node: Node,
+        origin: Origin | None,
+        lineage: tuple[dict[str, Any], ...],
+        epoch: int,
     ) -> None:
-        self._dataset, self._node = dataset, dataset.node
+        self._dataset, self._node = dataset, node
         self._origin, self._lineage = origin, lineage
-        length = self._node.length if self._node.seekable else None
-        self._grid = Grid(length)
-        if origin is not None and origin.places:
-            epoch, inner = origin.places[0]
-            self._grid = Grid(length, (origin.step, epoch, inner), self._node.length_at(epoch))
-        elif origin is not None:
-            self._grid = Grid(length, (origin.step, 0, 0))
+        self._grid = _grid(node, origin, epoch)
 
     def __repr__(self) -> str:
         state = self._state
         return f"<playhead.Iterator at step {state.step}, epoch {state.epoch}, {state.inner} in it>"
+
+
+def _grid(node: Node, origin: Origin | None, epoch: int) -> Grid:
+    """Which step stands at which place; an endless epoch never ends, so it is the only one."""
+    length = node.length if node.seekable else None
+    step = origin.step if origin else 0
+    if origin is not None and origin.places:
+        first, inner = origin.places[0]
+        return Grid(length, (step, first, inner), node.length_at(first))
+    return Grid(length, (step, epoch if length is None else 0, 0))
+
+
+def _records_before(node: Node, origin: Origin | None, place: Place) -> int | None:
+    """Records delivered before a place of a seekable pipeline; None where they cannot be counted."""
+    if not node.countable or (origin is not None and origin.records is None):
+        return None
+    before = (origin.records or 0) if origin else 0
+    if origin is not None and origin.places:
+        return before + records_since(node, list(origin.places), origin.record, place)
+    epoch, inner = place
+    whole = node.count_records(node.length) if node.length is not None else 0
+    return before + epoch * whole + node.count_records(inner)
+
+
+def _belongs(node: Node, origin: Origin | None, position: Position) -> bool:
+    """Whether the numbers of a position agree with each other and with the pipeline."""
+    epoch, inner = position.epoch, position.step_in_epoch
+    if not node.seekable:
+        return position.cursor is not None and node.fits(position.cursor, epoch)
+    end = node.length_at(epoch)
+    if position.cursor is not None or (end is not None and inner > end):
+        return False
+    if origin is not None and origin.places and (epoch, inner) < origin.places[0]:
+        return False
+    if _grid(node, origin, epoch).joined(epoch, inner) != position.step:
+        return False
+    records = _records_before(node, origin, (epoch, inner))
+    return records is None or records == position.records
+
+
+def _cut_as_saved(node: Node, origin: Origin) -> Node:
+    if not can_enter(node, list(origin.places), origin.record):
+        raise UnreadablePosition("the position's origin names places that this pipeline does not have")
+    return cut_anew(node, list(origin.places), origin.record)
 
 
 def _as_position(state: Position | dict[str, Any] | str | bytes) -> Position:
@@ -551,24 +585,29 @@ def _as_position(state: Position | dict[str, Any] | str | bytes) -> Position:
 
 
 def _warn(found: list[Difference]) -> None:
+    """What leaves every place where it is, and still may change values."""
     for difference in found:
+        saved, now = difference.saved or {}, difference.now or {}
+        called = f"{difference.op}({(now or saved).get('fn')})"
         if difference.kind == "function":
-            assert difference.now is not None
-            effect = (
-                "other elements may follow" if difference.op == "filter" else "values may differ"
-            )
+            effect = "other elements may follow" if difference.op == "filter" else "values may differ"
             warnings.warn(
-                f"{difference.op}({difference.now.get('fn')}) {difference.where} has other code than "
-                f"when the position was saved: the order is the same, {effect}",
+                f"{called} {difference.where} has other code than when the position was saved: "
+                f"the order is the same, {effect}",
+                FunctionChanged,
+                stacklevel=4,
+            )
+        elif difference.kind in ("added", "removed") and difference.op == "map":
+            warnings.warn(
+                f"{called} was {difference.kind} since the position was saved: "
+                "the order is the same, values may differ",
                 FunctionChanged,
                 stacklevel=4,
             )
         elif difference.kind == "numpy":
-            assert difference.saved is not None and difference.now is not None
             warnings.warn(
-                f"random numbers of {difference.op}({difference.now.get('fn')}) come from numpy "
-                f"{difference.now['numpy']}, the position from {difference.saved['numpy']}: "
-                "its generators may draw other numbers",
+                f"random numbers of {called} come from numpy {now.get('numpy')}, the position from "
+                f"{saved.get('numpy')}: its generators may draw other numbers",
                 LibraryChanged,
                 stacklevel=4,
             )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from playhead.errors import OutOfReach
+from playhead.errors import NotSeekable, OutOfReach
 from playhead.plan.node import Record
 from playhead.position import Origin, Position
 
@@ -22,18 +22,22 @@ def trace(position: Position, dataset: Dataset, *, step: int) -> list[Record]:
     """
     if not 1 <= step <= position.step:
         raise OutOfReach(f"the run made steps 1 to {position.step}, not {step}", step=step)
-    begin, records = 0, 0
+    if not dataset.seekable:
+        raise NotSeekable("this dataset is a stream: what made a step is known only while it is walked")
+    begin = 0
     for past in position.lineage:
         if step <= past["until_step"]:
+            origin = Origin.from_dict(past["origin"]) if "origin" in past else Origin(begin, None)
+            epoch, index = origin.places[0] if origin.places else (0, 0)
             then = replace(
                 position,
-                step=begin,
-                epoch=0,
-                step_in_epoch=0,
-                records=records,
+                step=origin.step,
+                epoch=epoch,
+                step_in_epoch=index,
+                records=origin.records,
                 cursor=None,
                 pipeline=past["pipeline"],
-                origin=Origin(begin, records) if begin else None,
+                origin=origin,
                 lineage=(),
             )
             return _trace(then, dataset, step)

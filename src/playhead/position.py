@@ -12,6 +12,7 @@ from typing import Any
 from playhead.errors import NewerFormat, UnreadablePosition
 
 FORMAT = 1
+MAX_EPOCH = 1 << 31
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +28,23 @@ class Origin:
     places: tuple[tuple[int, int], ...] = ()
     record: int = 0
 
+    def to_dict(self) -> dict[str, Any]:
+        """The origin as JSON values."""
+        return {
+            "step": self.step,
+            "records": self.records,
+            "places": [list(place) for place in self.places],
+            "record": self.record,
+        }
+
+    @classmethod
+    def from_dict(cls, said: Any) -> Origin:
+        """The inverse of `to_dict`. Raises `UnreadablePosition`."""
+        if not _is_origin(said):
+            raise UnreadablePosition("the position's origin is damaged")
+        places = tuple((epoch, index) for epoch, index in said["places"])
+        return cls(said["step"], said["records"], places, said["record"])
+
 
 @dataclass(frozen=True, slots=True)
 class Position:
@@ -36,7 +54,8 @@ class Position:
     after an epoch's last element `step_in_epoch` is the epoch's length. records: source records delivered,
     None where that cannot be counted. cursor: JSON, None for a seekable pipeline. pipeline: the
     fingerprint and operations. epoch_length: steps in this epoch, None where unknown or endless.
-    lineage: [{"until_step", "pipeline"}] of the pipelines that came before (`on_change="from_here"`).
+    lineage: [{"until_step", "pipeline"}] of the pipelines that came before (`on_change="from_here"`), with
+    the "origin" of those that had one.
     """
 
     step: int
@@ -62,12 +81,7 @@ class Position:
             "pipeline": self.pipeline,
         }
         if self.origin is not None:
-            said["origin"] = {
-                "step": self.origin.step,
-                "records": self.origin.records,
-                "places": [list(place) for place in self.origin.places],
-                "record": self.origin.record,
-            }
+            said["origin"] = self.origin.to_dict()
         if self.lineage:
             said["lineage"] = list(self.lineage)
         return json.loads(json.dumps(said))  # type: ignore[no-any-return]
@@ -81,7 +95,7 @@ class Position:
         """Raises `UnreadablePosition` for anything but a position, `NewerFormat` for a later format."""
         try:
             said = json.loads(text)
-        except (ValueError, UnicodeDecodeError) as error:
+        except (ValueError, RecursionError) as error:
             raise UnreadablePosition(f"this is not JSON: {error}") from None
         return cls.from_dict(said)
 
@@ -93,22 +107,21 @@ class Position:
                 'a position is a JSON object with "playhead" in it',
                 help="save it.position.to_json(), or it.state_dict()",
             )
-        if not _is_count(said["playhead"]):
+        if not _is_count(said["playhead"]) or not said["playhead"]:
             raise UnreadablePosition(f"the format number is {said['playhead']!r}")
         if said["playhead"] > FORMAT:
             raise NewerFormat(
                 f"the position has format {said['playhead']}, this playhead reads up to {FORMAT}",
                 help="upgrade playhead",
             )
-        said = json.loads(json.dumps(said))
-        counts = [said.get(key) for key in ("step", "epoch", "step_in_epoch")]
-        pipeline = said.get("pipeline")
-        lineage = said.get("lineage", [])
-        ok = all(_is_count(count) for count in counts) and _is_pipeline(pipeline)
-        ok = ok and all(_is_count_or_none(said.get(key)) for key in ("records", "epoch_length"))
-        ok = ok and isinstance(lineage, list) and all(_is_past(part) for part in lineage)
-        if not ok:
+        try:
+            said = json.loads(json.dumps(said))
+            intact = _is_position(said)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise UnreadablePosition(f"the position is not JSON: {error}") from None
+        if not intact:
             raise UnreadablePosition("parts of the position are missing or damaged")
+        origin = said.get("origin")
         return cls(
             step=said["step"],
             epoch=said["epoch"],
@@ -117,8 +130,8 @@ class Position:
             cursor=said.get("cursor"),
             pipeline=said["pipeline"],
             epoch_length=said.get("epoch_length"),
-            origin=_origin(said.get("origin")),
-            lineage=tuple(lineage),
+            origin=None if origin is None else Origin.from_dict(origin),
+            lineage=tuple(said.get("lineage", ())),
         )
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -131,8 +144,20 @@ class Position:
         return cls.from_json(Path(path).read_bytes())
 
 
+def _is_position(said: dict[str, Any]) -> bool:
+    lineage = said.get("lineage", [])
+    return (
+        all(_is_count(said.get(key)) for key in ("step", "epoch", "step_in_epoch"))
+        and said["epoch"] < MAX_EPOCH
+        and all(_is_count_or_none(said.get(key)) for key in ("records", "epoch_length"))
+        and _is_pipeline(said.get("pipeline"))
+        and isinstance(lineage, list)
+        and all(_is_past(part) for part in lineage)
+    )
+
+
 def _is_count(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 62
 
 
 def _is_count_or_none(value: Any) -> bool:
@@ -147,11 +172,13 @@ def _is_pipeline(value: Any) -> bool:
 
 def _are_operations(value: Any) -> bool:
     return isinstance(value, list) and all(
-        isinstance(op, dict)
-        and isinstance(op.get("op"), str)
-        and all(_are_operations(branch) for branch in op.get("inputs", ()))
+        isinstance(op, dict) and isinstance(op.get("op"), str) and _are_inputs(op.get("inputs", []))
         for op in value
     )
+
+
+def _are_inputs(value: Any) -> bool:
+    return isinstance(value, list) and all(_are_operations(branch) for branch in value)
 
 
 def _is_past(value: Any) -> bool:
@@ -159,17 +186,24 @@ def _is_past(value: Any) -> bool:
         isinstance(value, dict)
         and _is_count(value.get("until_step"))
         and _is_pipeline(value.get("pipeline"))
+        and ("origin" not in value or _is_origin(value["origin"]))
     )
 
 
-def _origin(said: Any) -> Origin | None:
-    if said is None:
-        return None
-    try:
-        places = tuple((int(epoch), int(index)) for epoch, index in said["places"])
-        return Origin(int(said["step"]), said["records"], places, int(said["record"]))
-    except (KeyError, TypeError, ValueError):
-        raise UnreadablePosition("the position's origin is damaged") from None
+def _is_origin(value: Any) -> bool:
+    return (
+        isinstance(value, dict)
+        and _is_count(value.get("step"))
+        and "records" in value
+        and _is_count_or_none(value["records"])
+        and isinstance(value.get("places"), list)
+        and all(_is_place(place) for place in value["places"])
+        and _is_count(value.get("record"))
+    )
+
+
+def _is_place(value: Any) -> bool:
+    return isinstance(value, list) and len(value) == 2 and all(_is_count(part) for part in value)
 
 
 def write_atomically(path: Path, content: bytes) -> None:

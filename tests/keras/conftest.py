@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
 
 os.environ.setdefault("KERAS_BACKEND", "tensorflow")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
 
 sys.path.insert(0, str(Path(__file__).parent))  # small_run, which is also run as a program
+
+
+@pytest.fixture(autouse=True)
+def _no_leftovers() -> Iterator[None]:
+    """Traced graphs of earlier tests make later ones slower and slower."""
+    yield
+    if "keras" in sys.modules:
+        sys.modules["keras"].utils.clear_session()
+        gc.collect()

@@ -97,7 +97,19 @@ class File(Journal):
 
 if __name__ == "__main__":
     where, log, *rest = sys.argv[1:]
-    arguments = {"epochs": 3, "save_every": 2, "verbose": 0, **(json.loads(rest[0]) if rest else {})}
+    arguments = {
+        "epochs": 3,
+        "save_every": 2,
+        "verbose": 0,
+        **(json.loads(rest[0]) if rest else {}),
+    }
     trained = model()
-    history = fit(trained, data(), checkpoint=where, callbacks=[File(log)], validation_data=data(), **arguments)
+    history = fit(
+        trained,
+        data(),
+        checkpoint=where,
+        callbacks=[File(log)],
+        validation_data=data(),
+        **arguments,
+    )
     print(json.dumps([history.epoch, history.history, digest(trained)]))

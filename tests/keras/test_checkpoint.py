@@ -38,7 +38,7 @@ def test_what_is_read_is_what_was_written(tmp_path: Path) -> None:
     assert state["step"] == 1200 and state["logs"]["loss"] == 0.1 + 0.2
     for group, named in ARRAYS.items():
         for (name, value), (read_name, read) in zip(
-            named, checkpoint.read_arrays(directory, state, group), strict=True
+            named, checkpoint.read_arrays(directory, state)[group], strict=True
         ):
             assert read_name == name
             assert read.dtype == value.dtype and read.shape == value.shape
@@ -50,7 +50,7 @@ def test_dtypes_from_outside_numpy_survive(tmp_path: Path) -> None:
     halves = np.array([[1.5, -2.25]], ml_dtypes.bfloat16)
     scalar = np.array(3.0, ml_dtypes.float8_e4m3fn)
     checkpoint.write(tmp_path, 1, {}, {"model": [("a", halves), ("b", scalar)]}, keep=1)
-    (_, a), (_, b) = checkpoint.read_arrays(*checkpoint.latest(tmp_path), "model")
+    (_, a), (_, b) = checkpoint.read_arrays(*checkpoint.latest(tmp_path))["model"]
     assert a.dtype == ml_dtypes.bfloat16 and a.shape == (1, 2) and (a == halves).all()
     assert b.dtype == ml_dtypes.float8_e4m3fn and b.shape == () and b == scalar
 
@@ -69,9 +69,11 @@ def test_a_second_save_at_one_step_is_the_newer(tmp_path: Path) -> None:
     assert state["when"] == "after it"
 
 
-@pytest.mark.parametrize("name", ["state.json", "model.npz", "manifest.json"])
+@pytest.mark.parametrize("name", ["state.json", "arrays.npz", "manifest.json"])
 @pytest.mark.parametrize("damage", ["flip", "truncate", "remove"])
-def test_a_damaged_newest_falls_back_to_the_one_before(tmp_path: Path, name: str, damage: str) -> None:
+def test_a_damaged_newest_falls_back_to_the_one_before(
+    tmp_path: Path, name: str, damage: str
+) -> None:
     save(tmp_path, 2)
     victim = save(tmp_path, 4) / name
     content = bytearray(victim.read_bytes())
@@ -97,7 +99,7 @@ def test_saving_after_a_fallback_never_deletes_the_only_whole_save(tmp_path: Pat
 
 def test_all_damaged_is_an_error_that_names_each(tmp_path: Path) -> None:
     for step in (2, 4):
-        (save(tmp_path, step) / "model.npz").unlink()
+        (save(tmp_path, step) / "arrays.npz").unlink()
     with pytest.raises(CheckpointError, match=r"(?s)step-0000000004.*step-0000000002"):
         checkpoint.latest(tmp_path)
 
@@ -128,10 +130,10 @@ def test_a_manifest_cannot_point_outside_its_directory(tmp_path: Path) -> None:
 
 def test_arrays_with_pickles_in_them_are_not_read(tmp_path: Path) -> None:
     directory = save(tmp_path, 2)
-    np.savez(directory / "model.npz", **{"00000": np.array([{}], object)}, allow_pickle=True)
+    np.savez(directory / "arrays.npz", **{"model/00000": np.array([{}], object)}, allow_pickle=True)
     state = {"arrays": {"model": [{"name": "a", "dtype": "float32", "shape": [1]}]}}
     with pytest.raises(ValueError, match="allow_pickle"):
-        checkpoint.read_arrays(directory, state, "model")
+        checkpoint.read_arrays(directory, state)
 
 
 def test_what_a_killed_save_left_is_swept_away(tmp_path: Path) -> None:
@@ -151,7 +153,9 @@ def test_one_save_can_be_named_directly(tmp_path: Path) -> None:
 
 
 def test_reading_checkpoints_imports_no_framework() -> None:
-    code = "import sys, playhead.keras.checkpoint; print({'keras', 'tensorflow'} & set(sys.modules))"
+    code = (
+        "import sys, playhead.keras.checkpoint; print({'keras', 'tensorflow'} & set(sys.modules))"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
 
@@ -170,7 +174,9 @@ def test_a_kill_at_any_moment_of_saving_leaves_a_whole_checkpoint(tmp_path: Path
     )
     rng = np.random.default_rng(5)
     for _ in range(12):
-        child = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+        child = subprocess.Popen(
+            [sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, text=True
+        )
         assert child.stdout is not None
         first = child.stdout.readline()
         assert first

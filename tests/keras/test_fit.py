@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +22,9 @@ def straight(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[str], Any, 
     return run(model(), data(), tmp_path_factory.mktemp("straight"), validation_data=data())
 
 
-def run(model: Any, ds: ph.Dataset, where: Path, *stops: int, **arguments: Any) -> tuple[list[str], Any, str]:
+def run(
+    model: Any, ds: ph.Dataset, where: Path, *stops: int, **arguments: Any
+) -> tuple[list[str], Any, str]:
     """Trains, breaking off after `stops` steps each time; what survives of the journals, joined."""
     arguments = {"epochs": 3, "save_every": 2, "verbose": 0, **arguments}
     extra = arguments.pop("callbacks", list)
@@ -28,10 +32,8 @@ def run(model: Any, ds: ph.Dataset, where: Path, *stops: int, **arguments: Any) 
     build = model if callable(model) and not isinstance(model, keras.Model) else lambda: model
     for stop in (*stops, None):
         journal, trained = Journal(stop), build()
-        try:
+        with contextlib.suppress(Broken):
             history = fit(trained, ds, checkpoint=where, callbacks=[journal, *extra()], **arguments)
-        except Broken:
-            pass
         step = checkpoint.latest(where)[1]["step"] if checkpoint.saves(where) else 0
         lines = [*lines, *journal.lines][:step]
     return lines, history, digest(trained)
@@ -51,18 +53,29 @@ def same(one: tuple[list[str], Any, str], other: tuple[list[str], Any, str]) -> 
 def test_a_run_broken_off_goes_on_bit_for_bit(
     tmp_path: Path, straight: Any, save_every: Any, stops: tuple[int, ...]
 ) -> None:
-    same(run(model, data(), tmp_path, *stops, save_every=save_every, validation_data=data()), straight)
+    same(
+        run(model, data(), tmp_path, *stops, save_every=save_every, validation_data=data()),
+        straight,
+    )
 
 
-def test_validation_is_not_skipped_after_a_save_at_the_last_batch(tmp_path: Path, straight: Any) -> None:
+def test_validation_is_not_skipped_after_a_save_at_the_last_batch(
+    tmp_path: Path, straight: Any
+) -> None:
     class Unplugged(keras.callbacks.Callback):
         def on_test_batch_begin(self, batch: int, logs: Any = None) -> None:
             raise Broken
 
     with pytest.raises(Broken):
         fit(
-            model(), data(), checkpoint=tmp_path, save_every=STEPS, epochs=3, verbose=0,
-            callbacks=[Unplugged()], validation_data=data(),
+            model(),
+            data(),
+            checkpoint=tmp_path,
+            save_every=STEPS,
+            epochs=3,
+            verbose=0,
+            callbacks=[Unplugged()],
+            validation_data=data(),
         )
     saved = checkpoint.latest(tmp_path)[1]
     assert (saved["step"], saved["epoch"], saved["step_in_epoch"]) == (STEPS, 0, STEPS)
@@ -88,7 +101,7 @@ def test_15_items_in_three_epochs_with_a_save_every_two_batches(tmp_path: Path) 
             def train_step(self, batch: Any) -> dict[str, Any]:
                 seen.append([int(v) for v in batch[0]])
                 self.count.assign_add(1.0)
-                return {"count": self.count.value}
+                return {"loss": self.count * 0.0}
 
             def call(self, x: Any) -> Any:
                 return x
@@ -96,7 +109,15 @@ def test_15_items_in_three_epochs_with_a_save_every_two_batches(tmp_path: Path) 
         made = Seeing()
         made.compile("sgd", "mse", run_eagerly=True)
         try:
-            fit(made, ds, checkpoint=where, save_every=2, epochs=3, verbose=0, callbacks=[Journal(stop)])
+            fit(
+                made,
+                ds,
+                checkpoint=where,
+                save_every=2,
+                epochs=3,
+                verbose=0,
+                callbacks=[Journal(stop)],
+            )
         except Broken:
             return seen
         assert float(made.count.numpy()) == 12
@@ -108,7 +129,7 @@ def test_15_items_in_three_epochs_with_a_save_every_two_batches(tmp_path: Path) 
     after = learn(None, tmp_path / "broken")
     assert before == whole[:5]
     assert after == whole[4:]
-    epochs = [sum(whole[start : start + 4], []) for start in (0, 4, 8)]
+    epochs = [list(itertools.chain(*whole[start : start + 4])) for start in (0, 4, 8)]
     assert [sorted(epoch) for epoch in epochs] == [list(range(15))] * 3
     assert epochs[0] != epochs[1] != epochs[2]
 
@@ -125,7 +146,15 @@ def test_callbacks_and_the_progress_bar_go_on_in_the_middle_of_the_epoch(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(Broken):
-        fit(model(), data(), checkpoint=tmp_path, epochs=3, save_every=1, verbose=0, callbacks=[Journal(12)])
+        fit(
+            model(),
+            data(),
+            checkpoint=tmp_path,
+            epochs=3,
+            save_every=1,
+            verbose=0,
+            callbacks=[Journal(12)],
+        )
     journal = Journal(2)
     with pytest.raises(Broken):
         fit(model(), data(), checkpoint=tmp_path, epochs=3, save_every=1, callbacks=[journal])
@@ -188,21 +217,33 @@ def test_several_steps_per_execution_are_saved_where_an_execution_ends(tmp_path:
     for stop in (5, None):
         journal, trained = Journal(stop), made()
         try:
-            fit(trained, data(n=64), checkpoint=tmp_path / "b", epochs=3, save_every=3, verbose=0, callbacks=[journal])
+            fit(
+                trained,
+                data(n=64),
+                checkpoint=tmp_path / "b",
+                epochs=3,
+                save_every=3,
+                verbose=0,
+                callbacks=[journal],
+            )
         except Broken:
-            assert checkpoint.latest(tmp_path / "b")[1]["step"] == 8
-        broken += journal.lines[:4] if stop else journal.lines
+            assert checkpoint.latest(tmp_path / "b")[1]["step"] == 6
+        broken += journal.lines[:3] if stop else journal.lines
     assert broken == whole[0]
     assert digest(trained) == whole[2]
 
 
-@pytest.mark.parametrize("stops", [(4,), (9, 3), (11,)])
+@pytest.mark.parametrize("stops", [(4,), (9, 1)])
 def test_a_stream_of_unknown_length_ends_its_epochs_where_its_passes_end(
     tmp_path: Path, stops: tuple[int, ...]
 ) -> None:
-    # The mapped noise decides what is kept, so each pass has another length.
-    ds = data(n=80).node.parents[0]
-    ds = ph.Dataset(ds).filter(lambda x, y: x[0] + x[1] > 0.99).batch(3)
+    # Noise decides what is kept, so each pass has another length.
+    def unsettle(x: Any, y: Any, rng: np.random.Generator) -> Any:
+        return x + np.float32(rng.normal()), y
+
+    rows = np.random.default_rng(1).random((60, 4), np.float32)
+    ds = ph.Dataset.from_tensor_slices((rows, rows[:, :1])).map(unsettle, rng=True, seed=2)
+    ds = ds.filter(lambda x, y: x[0] > 1).batch(3)
     assert ds.cardinality() == -2
     passes = [len(list(ds.epoch(e))) for e in range(3)]
     assert len(set(passes)) > 1
@@ -216,7 +257,10 @@ def test_a_stream_saved_at_the_end_of_a_pass_goes_on_with_the_next(tmp_path: Pat
     ds = ph.Dataset(data().node.parents[0]).filter(lambda x, y: x[0] > 0.3).batch(8)
     first = len(list(ds.epoch(0)))
     whole = run(model(), ds, tmp_path / "whole", validation_data=data())
-    same(run(model, ds, tmp_path / "broken", first + 1, save_every=first, validation_data=data()), whole)
+    same(
+        run(model, ds, tmp_path / "broken", first + 1, save_every=first, validation_data=data()),
+        whole,
+    )
 
 
 def test_padded_batches_of_any_length_fit(tmp_path: Path) -> None:
@@ -241,13 +285,21 @@ def test_a_new_run_from_initial_epoch_on_sees_the_data_of_that_epoch(tmp_path: P
         net = keras.Sequential([keras.layers.Dense(1)])
         net.compile(keras.optimizers.SGD(0.0), "mse")
         history = fit(
-            net, data(), checkpoint=tmp_path / str(initial), epochs=3, verbose=0, initial_epoch=initial
+            net,
+            data(),
+            checkpoint=tmp_path / str(initial),
+            epochs=3,
+            verbose=0,
+            initial_epoch=initial,
         )
         seen.append(history)
     assert seen[1].epoch == [2]
     assert seen[1].history["loss"] == seen[0].history["loss"][2:]
 
 
+@pytest.mark.filterwarnings(
+    "ignore:__array__ implementation doesn't accept a copy keyword:DeprecationWarning"
+)
 def test_a_schedule_by_epoch_is_not_applied_twice(tmp_path: Path) -> None:
     def halving() -> list[Any]:
         return [keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate / 2)]
@@ -293,7 +345,15 @@ def test_bfloat16_variables_go_on(tmp_path: Path) -> None:
 
 def test_a_seed_that_was_drawn_is_taken_over(tmp_path: Path) -> None:
     with pytest.raises(Broken):
-        fit(model(), data(None), checkpoint=tmp_path, epochs=2, save_every=1, verbose=0, callbacks=[Journal(4)])
+        fit(
+            model(),
+            data(None),
+            checkpoint=tmp_path,
+            epochs=2,
+            save_every=1,
+            verbose=0,
+            callbacks=[Journal(4)],
+        )
     before = checkpoint.latest(tmp_path)[1]["position"]["pipeline"]
     fit(model(), data(None), checkpoint=tmp_path, epochs=2, verbose=0)
     after = checkpoint.latest(tmp_path)[1]["position"]["pipeline"]
@@ -332,14 +392,29 @@ def test_training_is_that_of_keras_itself(tmp_path: Path, straight: Any) -> None
 
 
 def test_a_batch_size_may_change_by_record(tmp_path: Path) -> None:
-    rows = ph.Dataset.from_tensor_slices((np.arange(48, dtype=np.float32)[:, None], np.zeros((48, 1), np.float32)))
+    rows = ph.Dataset.from_tensor_slices(
+        (np.arange(48, dtype=np.float32)[:, None], np.zeros((48, 1), np.float32))
+    )
     with pytest.raises(Broken):
-        fit(model(), rows.batch(8), checkpoint=tmp_path, epochs=2, save_every=1, verbose=0, callbacks=[Journal(5)])
+        fit(
+            model(),
+            rows.batch(8),
+            checkpoint=tmp_path,
+            epochs=2,
+            save_every=1,
+            verbose=0,
+            callbacks=[Journal(5)],
+        )
     with pytest.raises(ph.errors.PipelineChanged):
         fit(model(), rows.batch(4), checkpoint=tmp_path, epochs=2, verbose=0)
     journal = Journal()
     fit(
-        model(), rows.batch(4), checkpoint=tmp_path, epochs=2, verbose=0, callbacks=[journal],
+        model(),
+        rows.batch(4),
+        checkpoint=tmp_path,
+        epochs=2,
+        verbose=0,
+        callbacks=[journal],
         on_change="by_record",
     )
     # 4 batches of 8 were saved, so 16 records are left: 4 batches of 4, and 12 in the next epoch.
@@ -351,13 +426,71 @@ def test_a_batch_size_may_change_by_record(tmp_path: Path) -> None:
 
 def test_another_pipeline_may_take_over_from_here(tmp_path: Path) -> None:
     with pytest.raises(Broken):
-        fit(model(), data(), checkpoint=tmp_path, epochs=2, save_every=1, verbose=0, callbacks=[Journal(4)])
+        fit(
+            model(),
+            data(),
+            checkpoint=tmp_path,
+            epochs=2,
+            save_every=1,
+            verbose=0,
+            callbacks=[Journal(4)],
+        )
     journal = Journal()
     fit(
-        model(), data(seed=8, n=40), checkpoint=tmp_path, epochs=2, verbose=0, callbacks=[journal],
+        model(),
+        data(seed=8, n=40),
+        checkpoint=tmp_path,
+        epochs=2,
+        verbose=0,
+        callbacks=[journal],
         on_change="from_here",
     )
     assert [line.split(" [")[0] for line in journal.lines] == [
         *(f"epoch 0 batch {k}" for k in range(3, 8)),
         *(f"epoch 1 batch {k}" for k in range(5)),
     ]
+
+
+def test_a_train_step_of_its_own_with_two_optimizers_goes_on(tmp_path: Path) -> None:
+    class Pair(keras.Model):
+        def __init__(self) -> None:
+            super().__init__()
+            self.one, self.two = keras.layers.Dense(1), keras.layers.Dense(1)
+            self.mean = keras.metrics.Mean(name="both")
+
+        def compile(self, one: Any, two: Any) -> None:
+            super().compile()
+            self.first_optimizer, self.second_optimizer = one, two
+
+        def call(self, x: Any) -> Any:
+            return self.one(x), self.two(x)
+
+        def train_step(self, batch: Any) -> dict[str, Any]:
+            import tensorflow as tf
+
+            x, y = batch
+            for layer, optimizer in (
+                (self.one, self.first_optimizer),
+                (self.two, self.second_optimizer),
+            ):
+                with tf.GradientTape() as tape:
+                    loss = keras.ops.mean((layer(x) - y) ** 2)
+                weights = layer.trainable_weights
+                optimizer.apply_gradients(zip(tape.gradient(loss, weights), weights, strict=True))
+                self.mean.update_state(loss)
+            return {"both": self.mean.result()}
+
+    def made() -> Any:
+        keras.utils.set_random_seed(1)
+        pair = Pair()
+        pair.compile(keras.optimizers.Adam(0.01), keras.optimizers.SGD(0.1, momentum=0.9))
+        return pair
+
+    whole = run(made(), data(), tmp_path / "a")
+    same(run(made, data(), tmp_path / "b", 3, STEPS), whole)
+    faster = made()
+    faster.second_optimizer.learning_rate = 0.2
+    with pytest.raises(
+        ph.errors.TrainingChanged, match=r"optimizers\.second_optimizer\.learning_rate"
+    ):
+        fit(faster, data(), checkpoint=tmp_path / "b", epochs=4, verbose=0)

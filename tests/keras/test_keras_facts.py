@@ -46,11 +46,15 @@ class Steps:
 class Watching(keras.callbacks.CallbackList):
     def __init__(self, model: Any, *callbacks: Any) -> None:
         self.seen: list[str] = []
-        super().__init__(list(callbacks), add_history=True, model=model, verbose=0, epochs=3, steps=3)
+        super().__init__(
+            list(callbacks), add_history=True, model=model, verbose=0, epochs=3, steps=3
+        )
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         super().on_epoch_begin(epoch, logs)
-        self.seen.append(f"epoch {epoch}, loss counted over {float(self.model.metrics[0].count.numpy())}")
+        self.seen.append(
+            f"epoch {epoch}, loss counted over {float(self.model.metrics[0].count.numpy())}"
+        )
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         super().on_train_batch_end(batch, logs)
@@ -86,7 +90,9 @@ def summing_model() -> Any:
 def test_steps_per_epoch_may_be_an_object_that_is_read_anew_for_every_epoch() -> None:
     model, run = summing_model(), None
     run = Watching(model)
-    model.fit(Batches(), epochs=3, steps_per_epoch=Steps(1, 3, 2), callbacks=run, shuffle=False, verbose=0)
+    model.fit(
+        Batches(), epochs=3, steps_per_epoch=Steps(1, 3, 2), callbacks=run, shuffle=False, verbose=0
+    )
     batches = [line for line in run.seen if line.startswith("batch")]
     assert batches == [f"batch {k}" for k in (0, 0, 1, 2, 0, 1)]
 
@@ -105,7 +111,12 @@ def test_an_epoch_of_no_steps_ends_with_validation_and_without_training_logs() -
     run = Watching(model)
     x = np.ones((2, 1), np.float32)
     history = model.fit(
-        Batches(), epochs=1, steps_per_epoch=Steps(0), callbacks=run, validation_data=(x, x), verbose=0,
+        Batches(),
+        epochs=1,
+        steps_per_epoch=Steps(0),
+        callbacks=run,
+        validation_data=(x, x),
+        verbose=0,
         shuffle=False,
     )
     assert float(model.total.numpy()) == 0
@@ -115,7 +126,9 @@ def test_an_epoch_of_no_steps_ends_with_validation_and_without_training_logs() -
 def test_fit_takes_a_callback_list_as_it_is_and_begins_epochs_after_resetting_metrics() -> None:
     model = summing_model()
     run = Watching(model)
-    history = model.fit(Batches(), epochs=2, steps_per_epoch=2, callbacks=run, shuffle=False, verbose=0)
+    history = model.fit(
+        Batches(), epochs=2, steps_per_epoch=2, callbacks=run, shuffle=False, verbose=0
+    )
     assert run.seen[0] == "epoch 0, loss counted over 0.0"
     assert run.seen[4] == "epoch 1, loss counted over 0.0"
     assert history is model.history and history in run.callbacks
@@ -135,7 +148,9 @@ def test_the_logs_an_epoch_ends_with_may_be_changed_in_place() -> None:
 
     model = summing_model()
     run = Changing(model)
-    history = model.fit(Batches(), epochs=1, steps_per_epoch=1, callbacks=run, shuffle=False, verbose=0)
+    history = model.fit(
+        Batches(), epochs=1, steps_per_epoch=1, callbacks=run, shuffle=False, verbose=0
+    )
     assert history.history["extra"] == [1.0]
     assert ends[0]["extra"] == 1.0
 
@@ -154,7 +169,14 @@ def test_stop_iteration_from_a_callback_ends_the_epoch_and_the_next_one_begins_a
     run = Ending(model)
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
-        model.fit(Batches(), epochs=3, steps_per_epoch=Steps(2**62), callbacks=run, shuffle=False, verbose=0)
+        model.fit(
+            Batches(),
+            epochs=3,
+            steps_per_epoch=Steps(2**62),
+            callbacks=run,
+            shuffle=False,
+            verbose=0,
+        )
     assert [line for line in run.seen if line.startswith("batch")] == [
         f"batch {k}" for k in (0, 1, 0, 1, 2, 3, 0)
     ]
@@ -182,7 +204,12 @@ def test_a_finite_dataset_is_validated_from_its_beginning_every_time() -> None:
 
     model, data = summing_model(), Batches(3)
     model.fit(
-        Batches(), epochs=2, steps_per_epoch=1, validation_data=data, callbacks=[Seeing()], verbose=0,
+        Batches(),
+        epochs=2,
+        steps_per_epoch=1,
+        validation_data=data,
+        callbacks=[Seeing()],
+        verbose=0,
         shuffle=False,
     )
     assert seen == [0, 1, 2, 0, 1, 2]
@@ -197,16 +224,21 @@ def test_seed_generators_are_variables_of_the_model_but_not_weights() -> None:
 
 def test_layers_without_a_generator_draw_from_a_global_one_that_can_be_reached() -> None:
     from keras.src.backend.common import global_state
-    from keras.src.random.seed_generator import GLOBAL_SEED_GENERATOR, global_seed_generator
+    from keras.src.random.seed_generator import global_seed_generator
 
     keras.random.uniform((1,))
-    assert global_state.get_global_attribute(GLOBAL_SEED_GENERATOR) is global_seed_generator()
+    assert global_state.get_global_attribute("global_seed_generator") is global_seed_generator()
     assert tuple(global_seed_generator().state.shape) == (2,)
 
 
 def test_symbolic_build_creates_all_variables_and_runs_nothing() -> None:
     model = keras.Sequential(
-        [keras.layers.Dense(3), keras.layers.BatchNormalization(), keras.layers.Dropout(0.5), keras.layers.Dense(1)]
+        [
+            keras.layers.Dense(3),
+            keras.layers.BatchNormalization(),
+            keras.layers.Dropout(0.5),
+            keras.layers.Dense(1),
+        ]
     )
     model.compile("adam", "mse", metrics=["mae"])
     x = np.ones((2, 4), np.float32)

@@ -1,4 +1,4 @@
-"""The command line: `playhead demo`, `playhead inspect`. One file a verb, loaded when it is asked for."""
+"""The command line: `playhead demo`, `playhead inspect`. One file a verb, loaded when called."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Runs `playhead ARGUMENTS` (those of the process by default) and ends the process."""
     try:
         from playhead.cli.group import playhead
+
+        playhead(arguments, prog_name="playhead")
     except ModuleNotFoundError as error:
-        if error.name not in ("click", "rich"):
+        missing = (error.name or "").partition(".")[0]
+        if missing not in ("click", "rich"):
             raise
-        sys.exit(f"playhead: the command line needs {error.name}: pip install 'playhead[cli]'")
-    playhead(arguments, prog_name="playhead")
+        sys.exit(f"playhead: the command line needs {missing}: pip install 'playhead[cli]'")

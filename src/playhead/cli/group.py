@@ -1,4 +1,4 @@
-"""The group of verbs. A verb's module is imported only when that verb is called or asked for help."""
+"""The group of verbs. A verb's module is imported only when that verb is called."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from playhead import __version__
 
 # name: (module, one line for the list of verbs); without a line it is not listed.
 _VERBS = {
-    "demo": ("demo", "Train on real digits, kill it again and again, and compare bit by bit."),
+    "demo": ("demo", "Kill a real training again and again, and compare bit by bit."),
     "demo-train": ("digits", None),
     "inspect": ("inspect", "Say where a training run, or a saved position, stands."),
 }

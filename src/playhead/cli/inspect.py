@@ -1,11 +1,13 @@
 """`playhead inspect`: where a run or a saved position stands, in words or as JSON.
 
-Reads with numpy and the standard library: a checkpoint can be looked at where no framework is installed.
+Reads with numpy and the standard library: no framework is needed to look at a checkpoint.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
+import math
 import os
 import time
 import warnings
@@ -26,22 +28,24 @@ from playhead.position import Position
 
 # A position is a few kilobytes. What is much larger is a mistaken path, and not worth reading.
 _LARGEST = 16 * 2**20
+_LOOKS = 5  # a run that is going on removes old checkpoints, also the one that is being looked at
 _LEFT_OUT = ("op", "content", "kind", "code", "numpy", "drawn", "algorithm", "inputs")
 
 
 @dataclass(frozen=True)
 class Found:
-    """A position and what lies around it. `state`: of the checkpoint it was found in, else None."""
+    """A position and what lies around it. `state`, `bytes`: of the checkpoint it was found in."""
 
     path: Path
     position: Position
     saved_at: float
     state: dict[str, Any] | None = None
+    bytes: int | None = None
     checkpoints: tuple[Path, ...] = ()
     complaints: tuple[str, ...] = field(default=())
 
 
-class NothingHere(Exception):
+class NothingHereError(Exception):
     """The path is neither a checkpoint nor a position."""
 
 
@@ -66,14 +70,14 @@ def command(path: Path, as_json: bool) -> None:
       bytes             {"position": n, "checkpoint": n or null}
       run               what the checkpoint says beyond the data, or null: epoch, epochs,
                         step_in_epoch, steps_in_epoch (Keras' count), finished, learning_rate,
-                        history, versions
+                        history (null for a value that is not finite), versions
       checkpoints       the names of the checkpoints in the directory, oldest first
       complaints        what is damaged, one sentence each
       position          the position as it was saved
     """
     try:
         found = find(path)
-    except NothingHere as error:
+    except NothingHereError as error:
         click.echo(f"playhead inspect: {printable(str(error))}", err=True)
         raise SystemExit(2) from None
     except PlayheadError as error:
@@ -86,25 +90,30 @@ def command(path: Path, as_json: bool) -> None:
 
 
 def find(path: Path) -> Found:
-    """What is saved at `path`. Raises `NothingHere`, or a `PlayheadError` for what is damaged."""
+    """What is saved at `path`. Raises `NothingHereError`, or a `PlayheadError` for damage."""
     if path.is_dir():
-        return _find_checkpoint(path)
+        for _ in range(_LOOKS):
+            with contextlib.suppress(FileNotFoundError):
+                return _find_checkpoint(path)
+        raise NothingHereError(f"{path} changes too fast to be looked at")
     try:
         with open(path, "rb") as file:
             content = file.read(_LARGEST + 1)
             saved_at = os.fstat(file.fileno()).st_mtime
     except FileNotFoundError:
-        raise NothingHere(f"{path} does not exist") from None
+        raise NothingHereError(f"{path} does not exist") from None
     except OSError as error:
-        raise NothingHere(f"{path} cannot be read: {error.strerror}") from None
+        raise NothingHereError(f"{path} cannot be read: {error.strerror}") from None
     if len(content) > _LARGEST:
-        raise NothingHere(f"{path} is not a position: it is larger than {size(_LARGEST)}")
+        raise NothingHereError(f"{path} is not a position: it is larger than {size(_LARGEST)}")
     try:
         value = json.loads(content)
     except ValueError:
-        raise NothingHere(f"{path} is not a position: it is not JSON") from None
+        raise NothingHereError(f"{path} is not a position: it is not JSON") from None
     if not isinstance(value, dict) or "playhead" not in value:
-        raise NothingHere(f'{path} is not a position: it is not a JSON object with "playhead" in it')
+        raise NothingHereError(
+            f'{path} is not a position: it is not a JSON object with "playhead" in it'
+        )
     return Found(path, Position.from_dict(value), saved_at)
 
 
@@ -112,7 +121,7 @@ def _find_checkpoint(path: Path) -> Found:
     inside = (path / "manifest.json").is_file()
     checkpoints = (path,) if inside else tuple(checkpoint.saves(path))
     if not checkpoints:
-        raise NothingHere(f"{path} is a directory without a checkpoint in it")
+        raise NothingHereError(f"{path} is a directory without a checkpoint in it")
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         directory, state = checkpoint.latest(path)
@@ -122,7 +131,8 @@ def _find_checkpoint(path: Path) -> Found:
     except PositionError as error:
         raise CheckpointError(f"{directory}: {error}", path=str(directory)) from None
     saved_at = (directory / "manifest.json").stat().st_mtime
-    return Found(directory, position, saved_at, state, checkpoints, complaints)
+    whole = sum(file.stat().st_size for file in directory.iterdir() if file.is_file())
+    return Found(directory, position, saved_at, state, whole, checkpoints, complaints)
 
 
 def said(found: Found) -> dict[str, Any]:
@@ -146,13 +156,22 @@ def said(found: Found) -> dict[str, Any]:
         "records": position.records,
         "bytes": {
             "position": len(position.to_json().encode()),
-            "checkpoint": None if state is None else _bytes(found.path),
+            "checkpoint": found.bytes,
         },
-        "run": run,
+        "run": _finite(run),
         "checkpoints": [directory.name for directory in found.checkpoints],
         "complaints": list(found.complaints),
         "position": position.to_dict(),
     }
+
+
+def _finite(value: Any) -> Any:
+    """`value` with None for what JSON has no word for: a loss may have become NaN."""
+    if isinstance(value, dict):
+        return {key: _finite(part) for key, part in value.items()}
+    if isinstance(value, list):
+        return [_finite(part) for part in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def show(found: Found, console: Console) -> None:
@@ -174,7 +193,9 @@ def _title(found: Found) -> str:
         return f"{found.path}: a position"
     if len(found.checkpoints) == 1:
         return f"{found.path}: a checkpoint of a Keras run"
-    return f"{found.path}: the newest whole one of {len(found.checkpoints)} checkpoints of a Keras run"
+    return (
+        f"{found.path}: the newest whole one of {len(found.checkpoints)} checkpoints of a Keras run"
+    )
 
 
 def _lines(found: Found) -> list[tuple[str, str]]:
@@ -200,7 +221,7 @@ def _lines(found: Found) -> list[tuple[str, str]]:
     lines += _pipeline(position.pipeline, f"fingerprint {position.pipeline['fingerprint']}")
     lines.append(("saved", _saved(found.saved_at)))
     position_size = f"position {size(len(position.to_json().encode()))}"
-    whole = "" if state is None else f", checkpoint {size(_bytes(found.path))}"
+    whole = "" if found.bytes is None else f", checkpoint {size(found.bytes)}"
     lines.append(("size", position_size + whole))
     return lines
 
@@ -221,7 +242,7 @@ def _learned(state: dict[str, Any]) -> list[tuple[str, str]]:
     if last:
         lines.append(("last epoch", ", ".join(last)))
     if state.get("learning_rate") is not None:
-        lines.append(("rate", f"learning rate {state['learning_rate']:.4g}"))
+        lines.append(("learning rate", f"{state['learning_rate']:.4g}"))
     versions = state.get("versions") or {}
     if versions:
         lines.append(("written by", ", ".join(f"{name} {text}" for name, text in versions.items())))
@@ -263,7 +284,3 @@ def _finished(state: dict[str, Any]) -> bool:
 def _saved(at: float) -> str:
     when = datetime.fromtimestamp(at).astimezone()
     return f"{when:%Y-%m-%d %H:%M:%S}, {seconds(max(0.0, time.time() - at))} ago"
-
-
-def _bytes(directory: Path) -> int:
-    return sum(file.stat().st_size for file in directory.iterdir() if file.is_file())

@@ -53,11 +53,15 @@ class Ahead(Generic[Item]):
             queue.changed.notify_all()
             return item
 
-    def close(self) -> None:
-        """End the walk and wait for its thread."""
+    def close(self, wait: bool = True) -> None:
+        """End the walk; `wait` for its thread."""
         self._finalizer()
-        if self._thread is not threading.current_thread():
+        if wait and self._thread is not threading.current_thread():
             self._thread.join()
+
+    def abandon(self) -> None:
+        """Forget the thread, which a forked child does not have; its lock may never be free again."""
+        self._finalizer.detach()
 
 
 def _stop(queue: _Queue[Item]) -> None:

@@ -28,8 +28,7 @@ class Arguments:
             if name in rest:
                 raise TypeError(f"{name}= is refused: {reason}")
         self.epochs = int(rest.pop("epochs", 1))
-        limit = keras.config.max_epochs()
-        self.epochs = min(self.epochs, limit) if limit else self.epochs
+        self.epochs = capped(self.epochs, "max_epochs")
         self.verbose = rest.pop("verbose", "auto")
         self.initial_epoch = int(rest.pop("initial_epoch", 0))
         steps = rest.pop("steps_per_epoch", None)
@@ -48,3 +47,9 @@ class Arguments:
                     help="remove it; playhead.keras.fit saves and restores by itself",
                 )
         self.rest = rest
+
+
+def capped(count: int, limit: str) -> int:
+    """`count`, or Keras' own limit for debugging runs where one is set (newer versions have them)."""
+    read = getattr(keras.config, limit, None)
+    return min(count, read() or count) if read is not None else count

@@ -7,7 +7,16 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-_SECONDS: Final = {"s": 1, "sec": 1, "second": 1, "m": 60, "min": 60, "minute": 60, "h": 3600, "hour": 3600}
+_SECONDS: Final = {
+    "s": 1,
+    "sec": 1,
+    "second": 1,
+    "m": 60,
+    "min": 60,
+    "minute": 60,
+    "h": 3600,
+    "hour": 3600,
+}
 
 
 class Cadence:
@@ -50,7 +59,9 @@ class Cadence:
 def _parse(every: int | str) -> tuple[float, str]:
     if isinstance(every, int) and not isinstance(every, bool):
         return every, ""
-    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]+)\s*", every) if isinstance(every, str) else None
+    found = (
+        re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]+)\s*", every) if isinstance(every, str) else None
+    )
     if found is None:
         raise ValueError(_message(every))
     unit = found[2]

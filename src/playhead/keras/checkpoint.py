@@ -4,7 +4,7 @@
       step-0000001200/
         manifest.json     {"playhead": 1, "files": {name: {"bytes": n, "blake2b": hex}}}
         state.json        where the run stands, in words and numbers
-        model.npz ...     one file of arrays a group, numbered as in state["arrays"][group]
+        arrays.npz        the arrays, named "group/number" as in state["arrays"][group][number]
       step-0000001400/
 
 A save is written into a hidden directory, flushed to the disk file by file, and renamed. A kill at any
@@ -35,6 +35,7 @@ Named: TypeAlias = Sequence[tuple[str, Array]]
 State: TypeAlias = dict[str, Any]
 
 _SAVE = re.compile(r"step-(\d+)(?:\.(\d+))?")
+_ARRAYS = "arrays.npz"
 _WRITING, _REMOVING = ".writing-", ".removing-"
 
 
@@ -68,7 +69,9 @@ def latest(path: str | os.PathLike[str]) -> tuple[Path, State]:
             faults.append(f"{directory}: {fault}")
             continue
         for fault_text in faults:
-            message = f"a damaged checkpoint is passed over, going back to {directory.name}: {fault_text}"
+            message = (
+                f"a damaged checkpoint is passed over, going back to {directory.name}: {fault_text}"
+            )
             warnings.warn(PlayheadWarning(message), stacklevel=2)
         return directory, state
     raise CheckpointError(
@@ -78,14 +81,16 @@ def latest(path: str | os.PathLike[str]) -> tuple[Path, State]:
     )
 
 
-def read_arrays(directory: Path, state: State, group: str) -> list[tuple[str, Array]]:
-    """The named arrays of `group`, with the dtypes and shapes they were saved with."""
-    index = state["arrays"][group]
-    with np.load(directory / f"{group}.npz", allow_pickle=False) as file:
-        return [
-            (entry["name"], _as_saved(file[f"{number:05d}"], entry))
-            for number, entry in enumerate(index)
-        ]
+def read_arrays(directory: Path, state: State) -> dict[str, list[tuple[str, Array]]]:
+    """The named arrays by group, with the dtypes and shapes they were saved with."""
+    with np.load(directory / _ARRAYS, allow_pickle=False) as file:
+        return {
+            group: [
+                (entry["name"], _as_saved(file[_key(group, k)], entry))
+                for k, entry in enumerate(index)
+            ]
+            for group, index in state["arrays"].items()
+        }
 
 
 def write(
@@ -106,10 +111,14 @@ def write(
     temporary = root / f"{_WRITING}{uuid.uuid4().hex}"
     temporary.mkdir()
     index = {group: [_entry(name, a) for name, a in named] for group, named in arrays.items()}
-    for group, named in arrays.items():
-        with open(temporary / f"{group}.npz", "wb") as file:
-            np.savez(file, **{f"{number:05d}": _raw(a) for number, (_, a) in enumerate(named)})
-            _flush(file)
+    numbered: dict[str, Any] = {
+        _key(group, k): _raw(array)
+        for group, named in arrays.items()
+        for k, (_, array) in enumerate(named)
+    }
+    with open(temporary / _ARRAYS, "wb") as file:
+        np.savez(file, **numbered)
+        _flush(file)
     _write_json(temporary / "state.json", {"playhead": FORMAT, **state, "arrays": index})
     names = sorted(p.name for p in temporary.iterdir())
     files = {name: _fingerprint(temporary / name) for name in names}
@@ -200,6 +209,10 @@ def _fingerprint(path: Path) -> dict[str, Any]:
         return {"bytes": file.tell(), "blake2b": digest.hexdigest()}
 
 
+def _key(group: str, number: int) -> str:
+    return f"{group}/{number:05d}"
+
+
 def _entry(name: str, array: Array) -> dict[str, Any]:
     return {"name": name, "dtype": array.dtype.name, "shape": list(array.shape)}
 
@@ -226,7 +239,8 @@ def _dtype(name: str) -> np.dtype[Any]:
     except TypeError:
         import ml_dtypes  # numpy knows these dtypes only once this package is loaded
 
-        return np.dtype(getattr(ml_dtypes, name))
+        found: np.dtype[Any] = np.dtype(getattr(ml_dtypes, name))
+        return found
 
 
 def _flush(file: Any) -> None:

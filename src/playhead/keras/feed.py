@@ -16,7 +16,7 @@ import numpy as np
 from playhead.dataset import Dataset
 from playhead.errors import PipelineError
 from playhead.iterator import Iterator
-from playhead.plan.block import Nest, map_nest, named_leaves
+from playhead.plan.block import Nest, leaves, map_nest, named_leaves
 
 # Keras takes the length of the first epoch it sees for that of all later ones; a length no epoch reaches
 # leaves the end of each to `steps_per_epoch` and to us.
@@ -48,13 +48,18 @@ class _Pure(keras.utils.PyDataset):  # type: ignore[misc]
     """A dataset whose batches are a function of their index.
 
     Keras looks at two batches before anything else and takes an axis for fixed where they agree. Batch 1 is
-    shown one longer then along the axes that `spec` leaves open, as padded batches do.
+    shown one longer then along the axes that `spec` leaves open, as padded batches do. A model must be built
+    before that, from a real batch: an axis that may be open need not be (features, say).
     """
 
     def __init__(self, spec: Nest) -> None:
         super().__init__(workers=1, use_multiprocessing=False)
         self._spec = spec
         self._begun = False
+
+    @property
+    def has_open_axes(self) -> bool:
+        return any(None in spec.shape[1:] for spec in leaves(self._spec))
 
     def on_epoch_begin(self) -> None:
         self._begun = True
@@ -85,6 +90,7 @@ class Feed(_Pure):
         self._waiting: OrderedDict[int, tuple[Any, int]] = OrderedDict()  # step: (batch, its epoch)
         self._pulled = self._trained = self._origin = int(iterator.position.step)
         self._closed = False
+        self.failure: Exception | None = None
 
     @property
     def num_batches(self) -> int:
@@ -123,14 +129,21 @@ class Feed(_Pure):
 
     def _at(self, step: int) -> tuple[Any, int]:
         while step >= self._pulled:
-            batch = next(self._iterator)
+            try:
+                batch = next(self._iterator)
+                as_keras_batch(batch)
+            except Exception as error:
+                self.failure = error  # TensorFlow will report it as text in an error of its own
+                raise
             epoch = self._iterator.position.epoch if self._note_epochs else 0
             self._waiting[self._pulled] = batch, epoch
             self._pulled += 1
             for learned in [known for known in self._waiting if known < self._trained]:
                 del self._waiting[learned]
         if step not in self._waiting:
-            raise PipelineError(f"Keras asked again for the batch after step {step}, which is learned")
+            raise PipelineError(
+                f"Keras asked again for the batch after step {step}, which is learned"
+            )
         return self._waiting[step]
 
 

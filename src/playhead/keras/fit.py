@@ -17,7 +17,7 @@ from playhead.errors import CheckpointError, PipelineError, TrainingError
 from playhead.iterator import Iterator
 from playhead.keras import checkpoint as store
 from playhead.keras import settings, state
-from playhead.keras.arguments import Arguments
+from playhead.keras.arguments import Arguments, capped
 from playhead.keras.cadence import Cadence
 from playhead.keras.feed import UNCOUNTED, Feed, FirstPass, Steps
 from playhead.keras.preemption import POLICIES, Watch
@@ -68,7 +68,9 @@ def fit(
     found = _found(root, resume)
     length = _epoch_length(ds, arguments.steps_per_epoch, model.steps_per_execution)
     now = settings.of(
-        model, steps_per_epoch=arguments.steps_per_epoch, class_weight=arguments.rest.get("class_weight")
+        model,
+        steps_per_epoch=arguments.steps_per_epoch,
+        class_weight=arguments.rest.get("class_weight"),
     )
     if found is not None:
         rate = found[1].get("learning_rate")
@@ -90,8 +92,13 @@ def fit(
             restore = _Restore(model, *found, override)
             restore.first(feed)
             if _finished(found[1], progress, arguments.epochs):
-                _say(arguments, f"{_name(root)} is already finished: {_where(progress, arguments.epochs)}")
+                _say(
+                    arguments,
+                    f"{_name(root)} is already finished: {_where(progress, arguments.epochs)}",
+                )
                 return _history(model, progress, arguments, length)
+        elif feed.has_open_axes:
+            state.build(model, feed[0])
         verb = "starting" if found is None else "resuming"
         _say(arguments, f"{verb} {_name(root)} at {_where(progress, arguments.epochs)}")
         with Watch(() if on_preempt == "ignore" else signals) as watch:
@@ -111,6 +118,10 @@ def fit(
                 restore=restore,
             )
             return _keras_fit(model, feed, steps, run, progress.epoch, arguments)
+    except Exception as error:
+        if feed.failure is not None and error is not feed.failure:
+            raise feed.failure from error
+        raise
     finally:
         feed.close()
         if validation is not None:
@@ -124,19 +135,22 @@ class _Restore:
         self, model: Any, directory: Path, saved: Mapping[str, Any], override: tuple[str, ...]
     ) -> None:
         self._model = model
-        self._arrays = {g: store.read_arrays(directory, dict(saved), g) for g in state.GROUPS}
-        self._groups = [g for g in state.GROUPS if g != "optimizer" or "optimizer" not in override]
-        keeps_rate = settings.overridden("optimizer.learning_rate", override)
-        self._without = ("learning_rate",) if keeps_rate else ()
+        self._arrays = store.read_arrays(directory, dict(saved))
         self._mid_epoch = saved["step_in_epoch"] > 0
+        left_out = (
+            set() if self._mid_epoch else {"metrics"}
+        )  # Keras begins an epoch by resetting them
+        left_out |= {"optimizer"} & set(override)
+        self._groups = [group for group in state.GROUPS if group not in left_out]
+        rate = settings.overridden("optimizer.learning_rate", override)
+        self._without = ("learning_rate",) if rate else ()
 
     def first(self, feed: Feed) -> None:
-        """Before training: builds what is not built yet, compares, restores all but the metrics' values."""
-        if not (self._model.built and self._model.optimizer.built) or self._mid_epoch:
-            state.build(self._model, feed[0])
-        groups = [g for g in self._groups if g != "metrics" or self._mid_epoch]
-        state.require_same_variables(self._model, self._arrays, groups, without=self._without)
-        state.restore(self._model, self._arrays, groups, without=self._without)
+        """Before training: builds what is not built yet, compares, restores."""
+        model, arrays, groups, without = self._model, self._arrays, self._groups, self._without
+        state.build_for(model, arrays, lambda: feed[0], groups, without=without)
+        state.require_same_variables(model, arrays, groups, without=without)
+        state.restore(model, arrays, groups, without=without)
 
     def __call__(self) -> None:
         if self._mid_epoch:
@@ -148,7 +162,9 @@ def _keras_fit(
 ) -> Any:
     with warnings.catch_warnings():
         # A stream's epoch ends by Keras' rule for data that ran out, which it did not.
-        warnings.filterwarnings("ignore", message="Your input ran out of data", category=UserWarning)
+        warnings.filterwarnings(
+            "ignore", message="Your input ran out of data", category=UserWarning
+        )
         return model.fit(
             feed,
             epochs=arguments.epochs,
@@ -188,9 +204,7 @@ def _epoch_length(ds: Dataset, given: int | None, steps_per_execution: int) -> i
         )
     if length == 0:
         raise PipelineError("the dataset is empty")
-    known = None if length == -2 else length
-    limit = keras.config.max_steps_per_epoch()
-    known = min(known, limit) if known and limit else known
+    known = None if length == -2 else capped(length, "max_steps_per_epoch")
     if steps_per_execution > 1 and (known is None or known % steps_per_execution):
         raise TrainingError(
             f"steps_per_execution={steps_per_execution} does not divide an epoch of "
@@ -223,7 +237,9 @@ def _progress(
     if progress.step_in_epoch and not progress.complete and length is not None:
         left = length - progress.step_in_epoch
         if arguments.steps_per_epoch is None and position.epoch_length is not None:
-            left = position.epoch_length - position.step_in_epoch  # the data may be cut otherwise now
+            left = (
+                position.epoch_length - position.step_in_epoch
+            )  # the data may be cut otherwise now
         progress.total = progress.step_in_epoch + max(left, 0)
         if left <= 0:
             progress.complete = True
@@ -268,7 +284,11 @@ def _history(model: Any, progress: Progress, arguments: Arguments, length: int |
 
 
 def _fixed(now: Mapping[str, Any]) -> dict[str, Any]:
-    versions = {"playhead": __version__, "keras": keras.version(), "backend": keras.backend.backend()}
+    versions = {
+        "playhead": __version__,
+        "keras": keras.__version__,
+        "backend": keras.backend.backend(),
+    }
     return {"settings": dict(now), "versions": versions}
 
 

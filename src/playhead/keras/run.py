@@ -89,7 +89,9 @@ class Run(keras.callbacks.CallbackList):  # type: ignore[misc]
         super().on_train_begin(logs)
         history = self.model.history
         if self._progress.history_epochs:
-            history.history = {name: list(values) for name, values in self._progress.history.items()}
+            history.history = {
+                name: list(values) for name, values in self._progress.history.items()
+            }
             history.epoch = list(self._progress.history_epochs)
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
@@ -167,14 +169,17 @@ class Run(keras.callbacks.CallbackList):  # type: ignore[misc]
         """What Keras will take for the epoch's training logs."""
         results = self.model.get_metrics_result()
         same = isinstance(logs, dict) and set(logs) == set(results)
-        return {name: state.plain(value) for name, value in (results if same else logs or {}).items()}
+        return {
+            name: state.plain(value) for name, value in (results if same else logs or {}).items()
+        }
 
     def _save(self) -> None:
         now, keeping = self._progress, self._keeping
         point = (now.step, now.epoch, now.complete, bool(self.model.stop_training))
         if point == self._saved and now.epoch < self._epochs:
             return
-        self._flush_futures()  # callbacks that Keras runs in threads
+        # Newer versions of Keras run callbacks in threads.
+        getattr(self, "_flush_futures", lambda: None)()
         history = self.model.history
         written = {
             "kind": "playhead.keras",
@@ -192,7 +197,9 @@ class Run(keras.callbacks.CallbackList):  # type: ignore[misc]
             "history_epochs": [int(epoch) for epoch in history.epoch],
             "learning_rate": state.learning_rate(self.model),
         }
-        checkpoint.write(keeping.root, now.step, written, state.capture(self.model), keep=keeping.keep)
+        checkpoint.write(
+            keeping.root, now.step, written, state.capture(self.model), keep=keeping.keep
+        )
         keeping.cadence.saved()
         self._saved = point
 

@@ -8,10 +8,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from playhead.errors import TrainingChanged
+from playhead.keras import state
 
 # How a step is executed, not what it computes.
 _EXECUTION = ("run_eagerly", "jit_compile", "steps_per_execution")
-_ROOTS = ("optimizer", "loss", "loss_weights", "metrics", "weighted_metrics", "fit")
+_ROOTS = ("optimizer", "optimizers", "loss", "loss_weights", "metrics", "weighted_metrics", "fit")
 _NUMBER = re.compile(r"_\d+$")
 
 
@@ -23,9 +24,9 @@ def of(model: Any, **fit_arguments: Any) -> dict[str, Any]:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*being serialized includes a `lambda`")
         config = dict(model.get_compile_config() or {})
-    if not config and model.optimizer is not None:
-        kind, own = type(model.optimizer).__name__, model.optimizer.get_config()
-        config = {"optimizer": {"class_name": kind, "config": own}}
+    for name, held in state.optimizers(model).items():
+        key = name if name == "optimizer" else f"optimizers.{name}"
+        config.setdefault(key, {"class_name": type(held).__name__, "config": held.get_config()})
     parts = {name: value for name, value in config.items() if name not in _EXECUTION}
     flat: dict[str, Any] = {}
     for name, value in [*parts.items(), ("fit", fit_arguments)]:

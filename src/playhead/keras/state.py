@@ -8,16 +8,17 @@ Keras' global seed generator, from which layers without a generator of their own
 from __future__ import annotations
 
 import difflib
+import itertools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import keras
 import numpy as np
 from keras.src.backend.common import global_state
-from keras.src.random.seed_generator import GLOBAL_SEED_GENERATOR, global_seed_generator
+from keras.src.random.seed_generator import global_seed_generator
 
-from playhead.errors import TrainingChanged
+from playhead.errors import TrainingChanged, TrainingError
 from playhead.keras.checkpoint import Named
 
 Arrays: TypeAlias = Mapping[str, Named]
@@ -34,11 +35,59 @@ def build(model: Any, batch: Any) -> None:
     model._symbolic_build(data_batch=(x, *rest, *[None] * (2 - len(rest))))
 
 
+def build_for(
+    model: Any,
+    arrays: Arrays,
+    first_batch: Callable[[], Any],
+    groups: Sequence[str] = GROUPS,
+    *,
+    without: Sequence[str] = (),
+) -> None:
+    """Creates the variables that `restore` with the same arguments will fill, as far as they are not there.
+
+    What a model with a `train_step` of its own creates, only that step knows: it is run once, and what it
+    does to the variables is overwritten by the restore.
+    """
+
+    def missing() -> list[str]:
+        return [
+            group
+            for group in groups
+            if group != "seeds"
+            and len(_chosen(arrays[group], without)) != len(_fillable(model, group, without))
+        ]
+
+    if not missing():
+        return
+    batch = first_batch()
+    if type(model).train_step is keras.Model.train_step:
+        build(model, batch)
+        if not missing() or "model" in missing():
+            return
+    if "optimizer" not in groups:
+        raise TrainingError(
+            "a model with a train_step of its own cannot go on with a fresh optimizer",
+            help='override the settings that changed instead, as in override=["optimizer.learning_rate"]',
+        )
+    model.make_train_function()
+    tensors = keras.tree.map_structure(keras.ops.convert_to_tensor, batch)
+    model.train_function(itertools.repeat(tensors))
+
+
+def optimizers(model: Any) -> dict[str, Any]:
+    """The optimizers a model holds, by attribute: `optimizer`, and those of a `train_step` of its own."""
+    held = {
+        n: v for n, v in sorted(vars(model).items()) if isinstance(v, keras.optimizers.Optimizer)
+    }
+    own = getattr(model, "optimizer", None)
+    first = {} if own is None else {"optimizer": own}
+    return {**first, **{name: value for name, value in held.items() if value is not own}}
+
+
 def capture(model: Any) -> dict[str, list[tuple[str, np.ndarray[Any, Any]]]]:
     """Copies of all variables on the host, by group, named by their path in the model."""
     return {
-        group: [(v.path, np.array(v.numpy())) for v in _variables(model, group)]
-        for group in GROUPS
+        group: [(v.path, np.array(v.numpy())) for v in _variables(model, group)] for group in GROUPS
     }
 
 
@@ -49,7 +98,7 @@ def restore(
     if "seeds" in groups and arrays["seeds"]:
         global_seed_generator()
     for group in groups:
-        variables = [v for v in _variables(model, group) if v.name not in without]
+        variables = _fillable(model, group, without)
         for variable, (_, value) in zip(variables, _chosen(arrays[group], without), strict=True):
             variable.assign(value)
 
@@ -65,8 +114,7 @@ def require_same_variables(
         saved = [_outline(name, value.shape, value.dtype.name) for name, value in chosen]
         now = [
             _outline(v.path, tuple(v.shape), keras.backend.standardize_dtype(v.dtype))
-            for v in _variables(model, group)
-            if v.name not in without
+            for v in _fillable(model, group, without)
         ]
         differences = _differences(saved, now)
         if differences:
@@ -100,14 +148,18 @@ def plain(value: Any) -> Any:
     return np.asarray(array).tolist()
 
 
+def _fillable(model: Any, group: str, without: Sequence[str]) -> list[Any]:
+    return [v for v in _variables(model, group) if v.name not in without]
+
+
 def _variables(model: Any, group: str) -> list[Any]:
     if group == "model":
         return list(model.variables)
     if group == "optimizer":
-        return [] if model.optimizer is None else list(model.optimizer.variables)
+        return [v for held in optimizers(model).values() for v in held.variables]
     if group == "metrics":
         return [v for metric in model.metrics for v in metric.variables]
-    generator = global_state.get_global_attribute(GLOBAL_SEED_GENERATOR)
+    generator = global_state.get_global_attribute("global_seed_generator")
     return [] if generator is None else [generator.state]
 
 

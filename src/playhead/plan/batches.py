@@ -118,6 +118,7 @@ class Batch(Node):
     """
 
     op: ClassVar[str] = "batch"
+    counters: ClassVar[tuple[str, ...]] = ("given", "epoch")
 
     size: int
     drop_remainder: bool
@@ -170,7 +171,7 @@ class Batch(Node):
             shapes = map_nest(lambda _: None, inner)
         return map_nest(lambda leaf, shape: of(shape, leaf), inner, shapes)
 
-    def _first_element(self, epoch: int, index: Index) -> Index:
+    def first_element(self, epoch: int, index: Index) -> Index:
         if self.origin is None or epoch != self.origin[0]:
             return index * self.size
         _, first, record = self.origin
@@ -178,12 +179,12 @@ class Batch(Node):
 
     def locate(self, places: Places) -> Located:
         if isinstance(places.epoch, int):
-            starts = self._first_element(places.epoch, places.index)
+            starts = self.first_element(places.epoch, places.index)
         else:
             starts = np.empty_like(places.index)
             for epoch in np.unique(places.epoch):
                 here = places.epoch == epoch
-                starts[here] = self._first_element(int(epoch), places.index[here])
+                starts[here] = self.first_element(int(epoch), places.index[here])
         stops = starts + self.size
         length = self.parent.length
         if length is not None:

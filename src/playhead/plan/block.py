@@ -114,6 +114,24 @@ def _as_leaf(value: Any) -> Any:
     return value
 
 
+def own(element: Element) -> Element:
+    """`element` with a copy of each array: nobody else holds it, or writes to it later."""
+    return map_nest(_copied, element)
+
+
+def own_views(element: Element) -> Element:
+    """`element` with a copy of each array that only views memory (a memory map, a row of a table)."""
+    return map_nest(lambda leaf: _copied(leaf) if _is_view(leaf) else leaf, element)
+
+
+def _copied(leaf: Any) -> Any:
+    return np.array(leaf) if isinstance(leaf, np.ndarray) else leaf
+
+
+def _is_view(leaf: Any) -> bool:
+    return isinstance(leaf, np.ndarray) and (leaf.base is not None or type(leaf) is not np.ndarray)
+
+
 def _unpadded(value: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return value.astype(object)
 
@@ -129,15 +147,28 @@ def as_array(value: Any) -> np.ndarray[Any, Any]:
     if not len(value):
         return np.empty((0,), np.float32)
     items = [as_array(v) if isinstance(v, list | tuple) else _as_leaf(v) for v in value]
-    if all(isinstance(v, str | bytes) or not isinstance(v, np.ndarray | np.generic) for v in items):
+    numeric = [isinstance(v, np.ndarray | np.generic) for v in items]
+    if not any(numeric):
         return object_array(items)
+    if not all(numeric):
+        raise UnequalElements(
+            f"a list holds {_kind(items[0])} and {_kind(items[numeric.index(not numeric[0])])}",
+            help="return a tuple, whose parts may differ",
+        )
     shapes = {np.shape(v) for v in items}
     if len(shapes) > 1:
         raise UnequalElements(
             f"a list holds parts of unequal shapes {sorted(shapes)}",
             help="pad the parts to one shape, or return a tuple, whose parts may differ",
         )
-    return np.array(items, dtype=np.result_type(*(v.dtype for v in items)))
+    return np.array(items, dtype=_common({v.dtype for v in items}))
+
+
+def _common(dtypes: set[np.dtype[Any]]) -> np.dtype[Any]:
+    """numpy's common dtype, but Python's ints and floats stay float32 together, as in tf.data."""
+    if dtypes <= {np.dtype(bool), np.dtype(np.int32), np.dtype(np.float32)} and len(dtypes) > 1:
+        return np.dtype(np.float32 if np.dtype(np.float32) in dtypes else np.int32)
+    return np.result_type(*dtypes)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,15 +5,15 @@ from __future__ import annotations
 import difflib
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from playhead.plan.functions import KNOWN_FORMS, UserFunction
 from playhead.plan.node import Node, rebuild
 
 VALUE_ONLY = ("fn", "code", "numpy")  # may change values, never order
 UNDECIDED = ("form",)  # known only once the first element was computed
-KEPT_PREFIX = ("map", "batch", "padded_batch", "enumerate", "filter", "skip", "take")
 MAX_BRANCHES = 8
 
 Operation = dict[str, Any]
@@ -42,8 +42,9 @@ def _flat(inputs: list[list[Operation]]) -> list[Operation]:
 
 def described(node: Node) -> Iterator[Node]:
     """The nodes in the order in which `flatten(operations(node))` lists what they say."""
-    for parent in node.parents:
-        yield from described(parent)
+    if len(node.parents) <= MAX_BRANCHES:  # else one digest stands for them
+        for parent in node.parents:
+            yield from described(parent)
     if node.describe() is not None:
         yield node
 
@@ -93,24 +94,38 @@ class Difference:
 def compare(saved: list[Operation], node: Node) -> list[Difference]:
     """The saved pipeline against `node`'s, operation by operation."""
     old, new = list(flatten(saved)), list(flatten(operations(node)))
-    nodes: list[Node | None] = list(described(node))
-    if len(nodes) != len(new):  # many branches are said by one digest
-        nodes = [None] * len(new)
-    matcher = difflib.SequenceMatcher(
-        a=[op["op"] for op in old], b=[op["op"] for op in new], autojunk=False
-    )
     found: list[Difference] = []
+    for before, after, at in _aligned(old, new, list(described(node)), _named):
+        if before is None:
+            found.append(Difference("added", None, after, at))
+        elif after is None:
+            found.append(Difference("removed", before, None, None))
+        else:
+            found.append(_compare_one(before, after, at))
+    return found
+
+
+def _named(operation: Operation) -> tuple[str, str]:
+    return operation["op"], str(operation.get("fn"))
+
+
+def _kind(operation: Operation) -> str:
+    return str(operation["op"])
+
+
+def _aligned(
+    old: list[Operation], new: list[Operation], nodes: list[Node], key: Callable[[Operation], Any]
+) -> Iterator[tuple[Operation | None, Operation | None, Node | None]]:
+    """Which saved operation is which of now: of the same name where there is one, else of the same kind."""
+    matcher = difflib.SequenceMatcher(None, list(map(key, old)), list(map(key, new)), autojunk=False)
     for tag, a, b, c, d in matcher.get_opcodes():
         if tag == "equal":
-            for before, after, at in zip(old[a:b], new[c:d], nodes[c:d], strict=True):
-                found.append(_compare_one(before, after, at))
+            yield from zip(old[a:b], new[c:d], nodes[c:d], strict=True)
+        elif tag == "replace" and key is _named:
+            yield from _aligned(old[a:b], new[c:d], nodes[c:d], _kind)
         else:
-            found += [Difference("removed", op, None, None) for op in old[a:b]]
-            found += [
-                Difference("added", None, op, at)
-                for op, at in zip(new[c:d], nodes[c:d], strict=True)
-            ]
-    return found
+            yield from ((operation, None, None) for operation in old[a:b])
+            yield from ((None, *now) for now in zip(new[c:d], nodes[c:d], strict=True))
 
 
 def _compare_one(saved: Operation, now: Operation, node: Node | None) -> Difference:
@@ -127,7 +142,8 @@ def _compare_one(saved: Operation, now: Operation, node: Node | None) -> Differe
         return Difference("changed", saved, now, node, tuple(order))
     if "numpy" in fields and "code" not in fields:
         return Difference("numpy", saved, now, node, ("numpy",))
-    if "code" in fields or ("fn" in fields and not _other_python_or_none(saved, now)):
+    same_code = saved.get("code") is not None and saved.get("code") == now.get("code")
+    if "code" in fields or ("fn" in fields and not same_code):
         return Difference("function", saved, now, node, ("code",))
     return Difference("same", saved, now, node)
 
@@ -138,35 +154,39 @@ def _other_python(before: Any, after: Any) -> bool:
     return bool(str(before).split(":")[0] != str(after).split(":")[0])
 
 
-def _other_python_or_none(saved: Operation, now: Operation) -> bool:
-    """Renaming alone does not matter where the code is known to be the same."""
-    return saved.get("code") is not None and saved.get("code") == now.get("code")
-
-
 def differing(found: list[Difference]) -> list[Difference]:
-    """Those that move places."""
-    return [d for d in found if d.kind in ("changed", "added", "removed")]
+    """Those that move places: a map that came or went does not."""
+    return [
+        d
+        for d in found
+        if d.kind == "changed" or (d.kind in ("added", "removed") and d.op != "map")
+    ]
 
 
-def adopt_seeds(saved: list[Operation], node: Node) -> Node:
-    """`node` with the drawn seeds of the saved pipeline where its own were drawn too."""
-    seeds: dict[int, int] = {}
+def adopt(saved: list[Operation], node: Node) -> Node:
+    """`node` with what the saved pipeline had found out where its own has not been told.
+
+    That is a drawn seed, where its own was drawn too, and the form of a function that has not run yet.
+    """
+    found: dict[int, dict[str, Any]] = {}
     for difference in compare(saved, node):
-        before, after, at = difference.saved, difference.now, difference.node
-        if before and after and at and before.get("drawn") and after.get("drawn"):
-            seeds[id(at)] = before["seed"]
-    return with_seeds(node, seeds)
+        before, after, at = difference.saved or {}, difference.now or {}, difference.node
+        if before.get("drawn") and after.get("drawn") and isinstance(before.get("seed"), int):
+            found.setdefault(id(at), {})["seed"] = before["seed"]
+        function, form = getattr(at, "function", None), before.get("form")
+        same_code = "code" not in difference.fields and "form" not in after
+        if isinstance(function, UserFunction) and same_code and form in KNOWN_FORMS:
+            found.setdefault(id(at), {})["function"] = function.in_form(form)
+    return with_changes(node, found)
 
 
-def with_seeds(node: Node, seeds: dict[int, int]) -> Node:
-    """The tree with new drawn seeds for the nodes whose `id` is given."""
-    parents = tuple(with_seeds(parent, seeds) for parent in node.parents)
-    changes: dict[str, Any] = {}
+def with_changes(node: Node, changes: dict[int, dict[str, Any]]) -> Node:
+    """The tree with other arguments for the nodes whose `id` is given."""
+    parents = tuple(with_changes(parent, changes) for parent in node.parents)
+    mine = {k: v for k, v in changes.get(id(node), {}).items() if getattr(node, k) != v}
     if any(a is not b for a, b in zip(parents, node.parents, strict=True)):
-        changes["parents"] = parents
-    if id(node) in seeds and seeds[id(node)] != getattr(node, "seed", None):
-        changes["seed"] = seeds[id(node)]
-    return replace(node, **changes) if changes else node
+        mine = mine | {"parents": parents}
+    return replace(node, **mine) if mine else node
 
 
 def seeded(node: Node, seed: int) -> Node:
@@ -182,31 +202,18 @@ def seeded(node: Node, seed: int) -> Node:
 
 def unseeded(node: Node) -> Node | None:
     """The first random operation without a written seed."""
-    for at in described(node):
-        if getattr(at, "drawn", False):
+    for parent in node.parents:
+        at = unseeded(parent)
+        if at is not None:
             return at
-    return None
-
-
-def is_extension(found: list[Difference], epoch: int) -> bool:
-    """Whether all that changed is a longer outer repeat or take, in its first pass."""
-    moved = [k for k, d in enumerate(found) if d.kind in ("changed", "added", "removed")]
-    if not moved or epoch != 0:
-        return False
-    first = moved[0]
-    for position in moved:
-        difference = found[position]
-        if difference.kind != "changed" or difference.fields != ("count",):
-            return False
-        if difference.op not in ("repeat", "take"):
-            return False
-    return all(d.op in (*KEPT_PREFIX, "repeat") for d in found[first + 1 :])
+    return node if getattr(node, "drawn", False) else None
 
 
 def only_batch_size(found: list[Difference]) -> Difference | None:
     """The one difference that is a batch's size, where there is no other."""
     moved = differing(found)
-    if len(moved) == 1 and moved[0].op == "batch" and moved[0].fields == ("size",):
+    batches = ("batch", "padded_batch")
+    if len(moved) == 1 and moved[0].op in batches and moved[0].fields == ("size",):
         return moved[0]
     return None
 
@@ -244,6 +251,7 @@ def _summary(operation: Operation | None) -> str:
         return ""
     names = (
         "records",
+        "stop",
         "fn",
         "size",
         "count",

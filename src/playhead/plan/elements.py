@@ -24,6 +24,7 @@ from playhead.plan.node import (
     Piece,
     Places,
     Record,
+    as_chunk,
     attempt,
     ordinal,
     pieces,
@@ -63,13 +64,26 @@ class Map(Node):
 
     def apply(self, block: Block, places: Places, trace: Callable[[int], list[Record]]) -> Block:
         """The function on a block; an error gets a note that names the element and its records."""
+        block, error = self.attempted(block, places, trace)
+        if error is not None:
+            raise error
+        return block
+
+    def attempted(
+        self, block: Block, places: Places, trace: Callable[[int], list[Record]]
+    ) -> tuple[Block, Exception | None]:
+        """The function's results, or those before an element it failed on, and the error.
+
+        Nothing is called again to get them: a function may have changed its argument in place. Raises
+        where a block form failed as a whole and has no results.
+        """
         try:
-            return self.function(block, self.keys(places))
+            return self.function(block, self.keys(places)), None
         except Exception as error:
-            position = error.__dict__.pop("playhead_element", 0 if len(block) == 1 else None)
-            if position is not None:
-                note(error, self, places.at(position), trace(position))
-            raise
+            done = explained(error, self, len(block), places, trace)
+            if done is None:
+                raise
+            return Rows(done), error
 
     def keys(self, places: Places) -> Keys | None:
         return None
@@ -83,11 +97,15 @@ class Map(Node):
         return said
 
     def walk(self, cursor: Cursor, compute: Compute) -> Iterator[Chunk]:
-        def mapped(chunk: Chunk) -> Block:
-            return self.apply(chunk.block, chunk.keys, chunk.trace)
+        def mapped(chunk: Chunk) -> tuple[Block, Exception | None]:
+            return self.attempted(chunk.block, chunk.keys, chunk.trace)
 
-        for chunk, block in attempt(compute, mapped, self.parent.open(cursor, compute)):
-            yield chunk.with_block(block)
+        for chunk, (block, error) in attempt(compute, mapped, self.parent.open(cursor, compute)):
+            if error is None:
+                yield chunk.with_block(block)
+            else:
+                yield chunk.slice(0, len(block)).with_block(block)
+                raise error
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,6 +132,21 @@ class RandomMap(Map):
         return said
 
 
+def explained(
+    error: Exception,
+    node: Map | Filter,
+    size: int,
+    places: Places,
+    trace: Callable[[int], list[Record]],
+) -> list[Any] | None:
+    """Note on an error in a block of `size` which element it came from. Returns the results before it."""
+    position = error.__dict__.pop("playhead_element", 0 if size == 1 else None)
+    done: list[Any] | None = error.__dict__.pop("playhead_done", None)
+    if position is not None:
+        note(error, node, places.at(position), trace(position))
+    return done
+
+
 def note(error: Exception, node: Node, place: tuple[int, int], records: list[Record]) -> None:
     """Say in which operation and on which element an error arose."""
     function = getattr(node, "function", None)
@@ -121,10 +154,12 @@ def note(error: Exception, node: Node, place: tuple[int, int], records: list[Rec
     where = f" at {node.info.where}" if node.info.where else ""
     label = f" [{node.info.name}]" if node.info.name else ""
     sources = "; ".join(str(record) for record in records[:3])
-    error.add_note(
+    said = (
         f"playhead: in {node.op}{name}{label}{where}, epoch {place[0]}, element {place[1]}, "
         f"made from {sources}{' ...' if len(records) > 3 else ''}"
     )
+    if said not in getattr(error, "__notes__", ()):
+        error.add_note(said)
 
 
 @dataclass(frozen=True, eq=False)
@@ -162,8 +197,7 @@ class Filter(Node):
             return chunk.block, self._chosen(chunk.block, chunk.keys, chunk.trace)
 
         for chunk, (block, chosen) in attempt(compute, kept, self.parent.open(cursor, compute)):
-            inner, trace = chunk.cursor, chunk.trace
-            yield _kept(block, chunk.keys, chosen, inner, trace, chunk.records)
+            yield _kept(chunk.with_block(block), chosen)
 
     def _over_places(self, cursor: Cursor, compute: Compute) -> Iterator[Chunk]:
         """Over a seekable parent, reading and testing both happen in the pool."""
@@ -181,19 +215,17 @@ class Filter(Node):
         spans = [(epoch, index, self.parent.length_at(epoch))]
         items = pieces(self.parent, spans, lambda: pace.size)
         for piece, (block, chosen) in attempt(compute, kept, items, pace):
-            yield _kept(block, piece.places, chosen, *_place_cursor(piece), None)
+            yield _kept(as_chunk(self.parent, piece, block), chosen)
 
     def _chosen(self, block: Block, places: Places, trace: Callable[[int], list[Record]]) -> Index:
         try:
             result = self.function(block)
+            if isinstance(result, Columns):
+                return np.flatnonzero(next(iter(leaves(result.nest))))
+            return np.array([k for k, row in enumerate(result.rows()) if self._truth(row)], np.int64)
         except Exception as error:
-            position = error.__dict__.pop("playhead_element", 0 if len(block) == 1 else None)
-            if position is not None:
-                note(error, self, places.at(position), trace(position))
+            explained(error, self, len(block), places, trace)
             raise
-        if isinstance(result, Columns):
-            return np.flatnonzero(next(iter(leaves(result.nest))))
-        return np.array([k for k, row in enumerate(result.rows()) if self._truth(row)], np.int64)
 
     def _truth(self, row: Any) -> bool:
         if isinstance(row, dict | tuple) or np.ndim(row) != 0:
@@ -203,32 +235,15 @@ class Filter(Node):
         return bool(row)
 
 
-def _place_cursor(
-    piece: Piece,
-) -> tuple[Callable[[int], Cursor], Callable[[int], list[Record]]]:
-    epoch, start, located = piece.epoch, piece.start, piece.located
-    return (
-        lambda j: [epoch, start + j],
-        lambda j: list(located.slice(j, j + 1).records()),
-    )
-
-
-def _kept(
-    block: Block,
-    keys: Places,
-    chosen: Index,
-    cursor: Callable[[int], Cursor],
-    trace: Callable[[int], list[Record]],
-    records: Index | None,
-) -> Chunk:
+def _kept(chunk: Chunk, chosen: Index) -> Chunk:
     """The chosen elements; after the jth, the parent goes on behind the jth chosen place."""
-    whole = len(chosen) == len(block)
+    cursor, trace, whole = chunk.cursor, chunk.trace, len(chosen) == len(chunk)
     return Chunk(
-        block if whole else block.select(chosen),
-        keys if whole else keys.select(chosen),
+        chunk.block if whole else chunk.block.select(chosen),
+        chunk.keys if whole else chunk.keys.select(chosen),
         lambda j: cursor(int(chosen[j - 1]) + 1 if j else 0),
         lambda j: trace(int(chosen[j])),
-        None if records is None else records[chosen],
+        None if chunk.records is None else chunk.records[chosen],
     )
 
 
@@ -237,6 +252,7 @@ class Enumerate(Node):
     """(number, element), numbers counting from `first_number` in each epoch, int64."""
 
     op: ClassVar[str] = "enumerate"
+    counters: ClassVar[tuple[str, ...]] = ("given",)
 
     first_number: int
 

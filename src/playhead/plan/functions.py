@@ -12,20 +12,21 @@ import hashlib
 import importlib
 import random
 import sys
-import threading
 import types
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 
-from playhead.errors import FormError, GlobalRandomness
-from playhead.plan.block import Block, Element, Nest, Rows, as_element, leaves
+from playhead.errors import FormError, GlobalRandomness, UnrepeatableFunction
+from playhead.plan.block import Block, Element, Nest, Rows, as_element, leaves, own_views
+from playhead.plan.lock import Lock
 from playhead.plan.node import Places
 from playhead.plan.randomness import Draws
 
 FORMS = {"tf": ("tensorflow", "playhead.tensorflow.function")}
+KNOWN_FORMS = ("python", *FORMS)
 
 
 class Randomness(Protocol):
@@ -45,14 +46,6 @@ class BlockForm(Protocol):
     def __call__(self, block: Block, randomness: Randomness | None) -> Block: ...
 
 
-class ElementFailed(Exception):
-    """An error in a user function, and which element of the block it came from."""
-
-    def __init__(self, position: int) -> None:
-        super().__init__(position)
-        self.position = position
-
-
 class UserFunction:
     """A function of one element (a tuple is unpacked into arguments, as in tf.data).
 
@@ -63,8 +56,8 @@ class UserFunction:
     def __init__(self, fn: Callable[..., Any], *, form: str, op: str, where: str | None) -> None:
         if not callable(fn):
             raise TypeError(f"{op} needs a function, not {type(fn).__name__}")
-        if form not in ("auto", "python", *FORMS):
-            known = ", ".join(repr(f) for f in ("auto", "python", *FORMS))
+        if form not in ("auto", *KNOWN_FORMS):
+            known = ", ".join(repr(f) for f in ("auto", *KNOWN_FORMS))
             raise FormError(f"{op}(form={form!r}): the forms are {known}")
         self.fn = fn
         self.form = form
@@ -75,16 +68,21 @@ class UserFunction:
         self._run: Callable[[Block, Randomness | None], Block] | None = None
         self._spec: Nest | None = None
         self._checked = False
-        self._deciding = threading.RLock()
+        self._deciding = Lock()
+        self._in_forms: dict[str, UserFunction] = {}
+
+    def in_form(self, form: str) -> UserFunction:
+        """This function, with its form told: as a position remembers it."""
+        with self._deciding:
+            if form not in self._in_forms:
+                told = UserFunction(self.fn, form=form, op=self.op, where=self.where)
+                told.decided = form
+                self._in_forms[form] = told
+            return self._in_forms[form]
 
     def __getstate__(self) -> dict[str, Any]:
-        state = self.__dict__.copy()
-        del state["_deciding"], state["_run"], state["_spec"]
-        state["decided"] = "python" if self.form == "python" else None
-        return state
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, _run=None, _spec=None, _deciding=threading.RLock())
+        decided = "python" if self.form == "python" else None
+        return self.__dict__ | {"_run": None, "_spec": None, "_in_forms": {}, "decided": decided}
 
     @functools.cached_property
     def identity(self) -> str | None:
@@ -100,32 +98,42 @@ class UserFunction:
         """The results for a block's elements. Raises what the function raises, with notes that say where."""
         if not len(block):
             return Rows([])
-        run = self._run
-        if run is None:
+        if self._run is None:
             with self._deciding:
-                run = self._run or self._decide(block, randomness)
-        return run(block, randomness)
+                if self._run is None:
+                    first = self._decide(block, randomness)
+                    if first:
+                        return self._in_python(block, randomness, first)
+        assert self._run is not None
+        return self._run(block, randomness)
 
-    def _decide(
-        self, block: Block, randomness: Randomness | None
-    ) -> Callable[[Block, Randomness | None], Block]:
+    def _decide(self, block: Block, randomness: Randomness | None) -> list[Element]:
+        """Choose the form. Returns what finding out has computed: the first result, or nothing.
+
+        A function is called once for each element, this one too: it may change its argument in place.
+        """
         form = self.form
+        first: list[Element] = []
         if form == "auto":
-            form = self._probe(block.slice(0, 1), randomness)
+            try:
+                form, first = self._probe(block.slice(0, 1), randomness)
+            except Exception as error:
+                _mark(error, 0, [])
+                raise
         if form == "python":
             self.decided, self._run = "python", self._in_python
-            return self._run
-        self._use(form, block, randomness is not None)
-        assert self._run is not None
-        return self._run
+            return first
+        if self._run is None:
+            self._use(form, block, randomness is not None)
+        return []
 
     def _use(self, form: str, block: Block, with_rng: bool) -> None:
         module = importlib.import_module(FORMS[form][1])
         built: BlockForm = module.block_form(self, block.slice(0, 1), with_rng)
         self._run, self._spec, self.decided = built, built.spec, form
 
-    def _probe(self, one: Block, randomness: Randomness | None) -> str:
-        """The form that the function's result on one element asks for."""
+    def _probe(self, one: Block, randomness: Randomness | None) -> tuple[str, list[Element]]:
+        """The form that the function's result on one element asks for, and that result in Python."""
         watch = GlobalStates()
         try:
             draws = None if randomness is None else Draws(randomness.wide)
@@ -133,18 +141,20 @@ class UserFunction:
         except Exception:
             for form, (framework, _) in FORMS.items():
                 if framework in sys.modules and self._fits(form, one, randomness is not None):
-                    return form
+                    return form, []
             raise
         watch.warn(self)
         for form, (framework, _) in FORMS.items():
             if _is_of(framework, result):
-                return form
-        return "python"
+                return form, []
+        return "python", [own_views(as_element(result))]
 
     def _fits(self, form: str, one: Block, with_rng: bool) -> bool:
         """Whether a function that Python values broke runs on a framework's."""
         try:
             self._use(form, one, with_rng)
+        except UnrepeatableFunction:
+            raise
         except Exception:
             self._run = None
             return False
@@ -161,16 +171,26 @@ class UserFunction:
         except StopIteration as error:
             raise RuntimeError(f"{self.name} raised StopIteration") from error
 
-    def _in_python(self, block: Block, randomness: Randomness | None) -> Block:
+    def _in_python(
+        self, block: Block, randomness: Randomness | None, known: Sequence[Element] = ()
+    ) -> Block:
         draws = None if randomness is None else Draws(randomness.wide)
-        results = []
+        results = list(known)
         for k, element in enumerate(block.rows()):
+            if k < len(known):
+                continue
             try:
-                results.append(as_element(self._call(element, draws, randomness, k)))
+                results.append(own_views(as_element(self._call(element, draws, randomness, k))))
             except Exception as error:
-                error.__dict__.setdefault("playhead_element", k)
+                _mark(error, k, results)
                 raise
         return Rows(results)
+
+
+def _mark(error: Exception, position: int, done: list[Element]) -> None:
+    """Say which element of its block an error came from, and keep the results before it."""
+    error.__dict__.setdefault("playhead_element", position)
+    error.__dict__.setdefault("playhead_done", done)
 
 
 def _is_of(framework: str, result: Any) -> bool:

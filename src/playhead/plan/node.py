@@ -168,7 +168,7 @@ def attempt(
     items: Iterable[Sized],
     pace: Pace | None = None,
 ) -> Iterator[tuple[Sized, Result]]:
-    """(item, fn(item)) in order. Where fn fails on an item, its elements come one by one up to the failing one."""
+    """(item, fn(item)) in order. Where fn fails, the item's elements come one by one up to the failing one."""
 
     def guarded(item: Sized) -> tuple[Sized, Result | None, Exception | None]:
         began = time.perf_counter()
@@ -238,6 +238,7 @@ class Node(ABC):
     op: ClassVar[str]
     random: ClassVar[str | None] = None  # the kind of random operation, where it is one
     runs_user_code: ClassVar[bool] = False
+    counters: ClassVar[tuple[str, ...]] = ()  # the numbers in its own cursor, beside its parent's "at"
 
     parents: tuple[Node, ...]
     info: Info = field(default_factory=Info, kw_only=True)
@@ -342,6 +343,35 @@ class Node(ABC):
 
     def walk(self, cursor: Cursor, compute: Compute) -> Iterator[Chunk]:
         raise NotImplementedError(type(self).__name__)
+
+    def fits(self, cursor: Cursor, epoch: int) -> bool:
+        """Whether `cursor` is a place in `epoch` of this very node: a position may come from anywhere."""
+        if self.seekable:
+            length = self.length_at(epoch)
+            inside = is_place(cursor) and cursor[0] == epoch
+            return inside and (length is None or cursor[1] <= length)
+        if not self.counters:
+            return self.parent.fits(cursor, epoch)
+        return has_counts(cursor, self.counters) and self.fits_parent(cursor, epoch)
+
+    def fits_parent(self, cursor: Cursor, epoch: int) -> bool:
+        """Whether the parent's cursor inside this node's own fits, and the numbers beside it."""
+        return cursor.get("epoch", epoch) == epoch and self.parent.fits(cursor.get("at"), epoch)
+
+
+def is_count(value: Any) -> bool:
+    """Whether a JSON value is a whole number that places can hold."""
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 62
+
+
+def is_place(cursor: Cursor) -> bool:
+    """Whether a cursor is [epoch, index]."""
+    return isinstance(cursor, list) and len(cursor) == 2 and all(is_count(n) for n in cursor)
+
+
+def has_counts(cursor: Cursor, names: tuple[str, ...]) -> bool:
+    """Whether a cursor is an object in which each of `names` is a whole number."""
+    return isinstance(cursor, dict) and all(is_count(cursor.get(name)) for name in names)
 
 
 class Source(Node):

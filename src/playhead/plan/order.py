@@ -15,7 +15,7 @@ import numpy as np
 
 from playhead.errors import PipelineError
 from playhead.plan import permutation, randomness
-from playhead.plan.block import Block, Columns, Nest, Rows, gather, leaves, map_nest
+from playhead.plan.block import Block, Columns, Nest, Rows, gather, map_nest
 from playhead.plan.node import (
     INFINITE,
     UNKNOWN,
@@ -31,6 +31,7 @@ from playhead.plan.node import (
 )
 
 ENDLESS_STRIDE = 1 << 32
+MAX_PASS = 1 << 63
 
 
 @dataclass(frozen=True, eq=False)
@@ -155,6 +156,7 @@ class Repeat(Node):
     """
 
     op: ClassVar[str] = "repeat"
+    counters: ClassVar[tuple[str, ...]] = ("pass", "epoch")
 
     count: int | None
     origin: tuple[int, int, int, int] | None = None
@@ -174,22 +176,31 @@ class Repeat(Node):
         return self.parent.spec()
 
     @property
-    def _stride(self) -> int:
+    def stride(self) -> int:
+        """How many of the parent's epochs lie in one of this node's."""
         return ENDLESS_STRIDE if self.count is None else self.count
 
+    def first_pass(self, epoch: int) -> int:
+        """The parent's epoch at the beginning of one of this node's."""
+        first = epoch * self.stride
+        if first + self.stride <= MAX_PASS:
+            return first
+        # Only endless repeats inside each other come here: far apart, but not in order any more.
+        return permutation.mix_int(epoch) >> 33 << 32
+
     def length_at(self, epoch: int) -> int | None:
-        if self.origin is None or self.count is None or epoch != self.origin[0]:
+        if self.origin is None or self.length is None or epoch != self.origin[0]:
             return self.length
-        assert self.length is not None
+        assert self.count is not None
         _, index, child_epoch, child_index = self.origin
         end, regular = self.parent.length_at(child_epoch), self.parent.length
         assert end is not None and regular is not None
-        left = (epoch + 1) * self.count - child_epoch - 1
+        left = self.first_pass(epoch) + self.count - child_epoch - 1
         return index + end - child_index + left * regular
 
     def _grid(self, epoch: int) -> Grid:
         if self.origin is None or epoch != self.origin[0]:
-            return Grid(self.parent.length, (0, epoch * self._stride, 0))
+            return Grid(self.parent.length, (0, self.first_pass(epoch), 0))
         _, index, child_epoch, child_index = self.origin
         return Grid(
             self.parent.length,
@@ -197,9 +208,15 @@ class Repeat(Node):
             self.parent.length_at(child_epoch),
         )
 
+    def place_below(self, epoch: int, index: int) -> tuple[int, int]:
+        """The parent's place at which a place of this node begins, where nothing is left there too."""
+        if self.origin is not None and (epoch, index) == self.origin[:2]:
+            return self.origin[2:]
+        if not self.parent.length and index == 0:
+            return self.first_pass(epoch), 0
+        return self._grid(epoch).split_one(index)
+
     def locate(self, places: Places) -> Located:
-        if self.parent.length is None:
-            return self.parent.locate(places)
         if isinstance(places.epoch, int):
             passes, inner = self._grid(places.epoch).split(places.index)
         else:
@@ -222,22 +239,27 @@ class Repeat(Node):
         return {"op": self.op, "count": self.count}
 
     def start_stream(self, epoch: int) -> Cursor:
-        return {"pass": 0, "epoch": epoch, "at": self.parent.start(epoch * self._stride)}
+        return {"pass": 0, "epoch": epoch, "at": self.parent.start(self.first_pass(epoch))}
+
+    def fits_parent(self, cursor: Cursor, epoch: int) -> bool:
+        number = cursor["pass"]
+        if cursor["epoch"] != epoch or number >= max(self.stride, 1):
+            return False
+        return self.parent.fits(cursor.get("at"), self.first_pass(epoch) + number)
 
     def walk(self, cursor: Cursor, compute: Compute) -> Iterator[Chunk]:
         number, epoch, at = cursor["pass"], cursor["epoch"], cursor["at"]
-        resumed = True
+        first = self.first_pass(epoch)
         while self.count is None or number < self.count:
-            given = 0
+            given, whole = 0, at == self.parent.start(first + number)
             for chunk in self.parent.open(at, compute):
                 wrap = partial(_in_pass, number, epoch)
                 yield _wrapped(chunk, chunk.keys, wrap)
                 given += len(chunk)
-            if given == 0 and not resumed:
+            if self.count is None and whole and not given:
                 return
-            resumed = False
             number += 1
-            at = self.parent.start(epoch * self._stride + number)
+            at = self.parent.start(first + number)
 
 
 def _in_pass(number: int, epoch: int, at: Cursor) -> Cursor:
@@ -255,6 +277,7 @@ class Slice(Node):
     """Every `step`-th element from `start` on, at most `count` of them: take, skip and shard."""
 
     op: ClassVar[str] = "slice"
+    counters: ClassVar[tuple[str, ...]] = ("seen",)
 
     start_at: int
     count: int | None
@@ -379,6 +402,7 @@ class Concatenate(Node):
     """The parents' epochs one after the other."""
 
     op: ClassVar[str] = "concatenate"
+    counters: ClassVar[tuple[str, ...]] = ("dataset", "epoch", "given")
 
     def __post_init__(self) -> None:
         specs = [parent.static_spec() for parent in self.parents]
@@ -444,6 +468,13 @@ class Concatenate(Node):
 
     def start_stream(self, epoch: int) -> Cursor:
         return {"dataset": 0, "epoch": epoch, "given": 0, "at": self.parents[0].start(epoch)}
+
+    def fits_parent(self, cursor: Cursor, epoch: int) -> bool:
+        number = cursor["dataset"]
+        if cursor["epoch"] != epoch or number >= len(self.parents):
+            return False
+        parent: Node = self.parents[number]
+        return parent.fits(cursor.get("at"), epoch)
 
     def walk(self, cursor: Cursor, compute: Compute) -> Iterator[Chunk]:
         epoch, given, at = cursor["epoch"], cursor["given"], cursor["at"]
@@ -547,13 +578,20 @@ class Zip(Node):
 
     def describe(self) -> dict[str, Any]:
         said: dict[str, Any] = {"op": self.op}
-        names = [str(number) for number in leaves(self.shape)]
-        if isinstance(self.shape, dict) or "," in "".join(names):
+        if self.shape != tuple(range(len(self.parents))):
             said["structure"] = repr(self.shape)
         return said
 
     def start_stream(self, epoch: int) -> Cursor:
         return [parent.start(epoch) for parent in self.parents]
+
+    def fits(self, cursor: Cursor, epoch: int) -> bool:
+        if self.seekable:
+            return super().fits(cursor, epoch)
+        alike = isinstance(cursor, list) and len(cursor) == len(self.parents)
+        return alike and all(
+            parent.fits(at, epoch) for parent, at in zip(self.parents, cursor, strict=True)
+        )
 
     def walk(self, cursor: Cursor, compute: Compute) -> Iterator[Chunk]:
         streams = [p.open(at, compute) for p, at in zip(self.parents, cursor, strict=True)]

@@ -39,18 +39,50 @@ def _refused(what: str) -> PipelineChanged:
     )
 
 
+def can_enter(node: Node, places: list[Place], record: int) -> bool:
+    """Whether `cut_anew` would give a pipeline: a position may come from anywhere."""
+    if isinstance(node, Batch):
+        length = node.parent.length
+        return len(places) == 1 and (length is None or record <= length)
+    if isinstance(node, Repeat):
+        if len(places) < 2:
+            return False
+        first = node.first_pass(places[0][0])
+        inside = first <= places[1][0] <= first + node.stride
+        return inside and can_enter(node.parent, places[1:], record)
+    return isinstance(node, Map | Prefetch) and can_enter(node.parent, places, record)
+
+
 def places_of(node: Node, place: Place) -> tuple[list[Place], int]:
     """The place at each repeat and at the batch from the root down, and the record that place begins at."""
     epoch, index = place
     if isinstance(node, Batch):
-        start = int(node._first_element(epoch, np.array([index], np.int64))[0])
+        start = int(node.first_element(epoch, np.array([index], np.int64))[0])
         length = node.parent.length
         return [place], start if length is None else min(start, length)
     if isinstance(node, Repeat):
-        passes, inner = node._grid(epoch).split_one(index)
-        below, record = places_of(node.parent, (passes, inner))
+        below, record = places_of(node.parent, node.place_below(epoch, index))
         return [place, *below], record
     return places_of(node.parent, place)
+
+
+def entry(node: Node, place: Place) -> tuple[list[Place], int]:
+    """The places and the record at which a pipeline with other batches goes on.
+
+    A pass that was over stays over, with what `drop_remainder` left of it.
+    """
+    places, record = places_of(node, place)
+    batch = _batch(node)
+    epoch, index = places[-1]
+    begin = batch.origin[1] if batch.origin is not None and batch.origin[0] == epoch else 0
+    over = begin < index == batch.length_at(epoch)
+    return places, batch.parent.length or 0 if over else record
+
+
+def _batch(node: Node) -> Batch:
+    while not isinstance(node, Batch):
+        node = node.parent
+    return node
 
 
 def cut_anew(node: Node, places: list[Place], record: int) -> Node:
@@ -69,9 +101,7 @@ def records_since(node: Node, places: list[Place], record: int, place: Place) ->
     first, now = places[-1][0], below[-1][0]
     if now == first:
         return at - record
-    batch = node
-    while not isinstance(batch, Batch):
-        batch = batch.parent
+    batch = _batch(node)
     end = batch.length_at(first)
     whole = batch.length
     assert end is not None and whole is not None

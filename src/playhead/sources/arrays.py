@@ -21,6 +21,7 @@ from playhead.plan.block import (
     leaves,
     map_nest,
     named_leaves,
+    own,
     spec_of,
 )
 from playhead.plan.node import INFINITE, Index, Node, Source
@@ -100,8 +101,9 @@ def digest(arrays: list[np.ndarray[Any, Any]]) -> tuple[str, str]:
         if array.dtype.hasobject:
             for item in rows.flat:
                 raw = item.encode("utf-8", "surrogatepass") if isinstance(item, str) else item
-                raw = raw if isinstance(raw, bytes) else repr(type(item)).encode()
-                hashed.update(len(raw).to_bytes(8, "little") + raw)
+                raw = raw if isinstance(raw, bytes) else b""
+                kind_of = type(item).__name__.encode()
+                hashed.update(kind_of + b":" + len(raw).to_bytes(8, "little") + raw)
         else:
             little = rows.astype(rows.dtype.newbyteorder("<"), copy=False)
             hashed.update(np.ascontiguousarray(little).view(np.uint8).reshape(-1).data)
@@ -122,7 +124,7 @@ class Tensors(Source):
         return 1
 
     def gather(self, index: Index) -> Block:
-        return Rows([map_nest(_own, self.element) for _ in index])
+        return Rows([own(self.element) for _ in index])
 
     def static_spec(self) -> Nest:
         return spec_of(self.element)
@@ -133,10 +135,6 @@ class Tensors(Source):
 
     def describe(self) -> dict[str, Any]:
         return {"op": self.op, "content": self.content}
-
-
-def _own(leaf: Any) -> Any:
-    return leaf.copy() if isinstance(leaf, np.ndarray) else leaf
 
 
 def _hashable(leaf: Any) -> np.ndarray[Any, Any]:
@@ -151,7 +149,7 @@ def _hashable(leaf: Any) -> np.ndarray[Any, Any]:
 
 def tensors(value: Any) -> Any:
     """A nest as one element, copied so that later changes to the caller's arrays do not show."""
-    return map_nest(_own, as_element(value))
+    return own(as_element(value))
 
 
 @dataclass(frozen=True, eq=False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -12,10 +13,22 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from playhead.errors import PipelineError, SlowResume
-from playhead.plan.block import Columns, Nest, Rows, as_element
+from playhead.errors import PipelineError, SlowResume, SourceChanged
+from playhead.plan.block import Columns, Nest, Rows, as_element, own
 from playhead.plan.functions import function_name
-from playhead.plan.node import UNKNOWN, Chunk, Compute, Cursor, Index, Node, Places, Record, Source
+from playhead.plan.node import (
+    UNKNOWN,
+    Chunk,
+    Compute,
+    Cursor,
+    Index,
+    Node,
+    Pace,
+    Places,
+    Record,
+    Source,
+    is_place,
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,21 +77,33 @@ class Generated(Source):
     def start_stream(self, epoch: int) -> Cursor:
         return [epoch, 0]
 
+    def fits(self, cursor: Cursor, epoch: int) -> bool:
+        return is_place(cursor) and cursor[0] == epoch
+
     def walk(self, cursor: Cursor, compute: Compute) -> Iterator[Chunk]:
         epoch, index = cursor
         items = self._open(index)
         closing: Any = contextlib.closing(items) if hasattr(items, "close") else None
+        most = compute.pace(self).most
+        rows: list[Any] = []
         with closing or contextlib.nullcontext():
-            for item in items:
-                try:
-                    element = as_element(item)
-                except Exception as error:
-                    error.add_note(
-                        f"playhead: in from_generator({function_name(self.function)}), item {index}"
-                    )
-                    raise
-                yield self._chunk(epoch, index, element)
-                index += 1
+            try:
+                began = time.perf_counter()
+                for item in items:
+                    rows.append(own(as_element(item)))
+                    if len(rows) >= most or time.perf_counter() - began > Pace.TARGET_SECONDS:
+                        yield self._chunk(epoch, index, rows)
+                        index, rows, began = index + len(rows), [], time.perf_counter()
+            except Exception as error:
+                if rows:
+                    yield self._chunk(epoch, index, rows)
+                error.add_note(
+                    f"playhead: in from_generator({function_name(self.function)}), "
+                    f"item {index + len(rows)}"
+                )
+                raise
+            if rows:
+                yield self._chunk(epoch, index, rows)
 
     def _open(self, index: int) -> Any:
         if not index:
@@ -92,16 +117,21 @@ class Generated(Source):
             stacklevel=2,
         )
         items = iter(self.function(*self.args))
-        for _ in range(index):
-            next(items, None)
+        for taken in range(index):
+            if next(items, items) is items:
+                raise SourceChanged(
+                    f"from_generator({function_name(self.function)}) ended after {taken} elements, "
+                    f"and the position stands at {index}",
+                    help="restore what it yields, or start anew",
+                )
         return items
 
-    def _chunk(self, epoch: int, index: int, element: Any) -> Chunk:
+    def _chunk(self, epoch: int, index: int, rows: list[Any]) -> Chunk:
         return Chunk(
-            Rows([element]),
-            Places(epoch, np.array([index], np.int64)),
+            Rows(rows),
+            Places(epoch, np.arange(index, index + len(rows), dtype=np.int64)),
             partial(_after, epoch, index),
-            lambda _: [self.record(epoch, index)],
+            lambda j: [self.record(epoch, index + j)],
         )
 
     def record(self, epoch: int, index: int) -> Record:

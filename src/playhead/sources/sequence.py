@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import threading
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-import numpy as np
-
 from playhead.errors import PipelineError
-from playhead.plan.block import Block, Nest, Rows, as_element, map_nest
+from playhead.plan.block import Block, Nest, Rows, as_element, own
+from playhead.plan.lock import Lock
 from playhead.plan.node import Index, Node, Source
 
 
@@ -19,19 +18,19 @@ class Guarded:
     def __init__(self, items: Any, thread_safe: bool) -> None:
         self.items = items
         self.thread_safe = thread_safe
-        self._lock = threading.Lock()
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {"items": self.items, "thread_safe": self.thread_safe}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__(**state)  # type: ignore[misc]
+        self._lock = Lock()
 
     def read(self, index: Index) -> list[Any]:
-        if self.thread_safe:
-            return [self.items[int(k)] for k in index]
-        with self._lock:
-            return [self.items[int(k)] for k in index]
+        """Copies of the items: what a sequence hands out may be its own memory."""
+        with nullcontext() if self.thread_safe else self._lock:
+            return [self._item(k) for k in index.tolist()]
+
+    def _item(self, k: int) -> Any:
+        try:
+            return own(as_element(self.items[k]))
+        except Exception as error:
+            error.add_note(f"playhead: in from_sequence, item {k}")
+            raise
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,14 +50,7 @@ class SequenceItems(Source):
         return self.count
 
     def gather(self, index: Index) -> Block:
-        rows = []
-        for k, item in zip(index, self.guarded.read(index), strict=True):
-            try:
-                rows.append(map_nest(_own, as_element(item)))
-            except Exception as error:
-                error.add_note(f"playhead: in from_sequence, item {int(k)}")
-                raise
-        return Rows(rows)
+        return Rows(self.guarded.read(index))
 
     def static_spec(self) -> Nest | None:
         return None
@@ -69,13 +61,6 @@ class SequenceItems(Source):
             said["version"] = self.version
         said["kind"] = "declared"
         return said
-
-
-def _own(leaf: Any) -> Any:
-    """A copy of an array that views somebody else's memory (a memory map, a row of a larger array)."""
-    if isinstance(leaf, np.ndarray) and (leaf.base is not None or type(leaf) is not np.ndarray):
-        return np.array(leaf)
-    return leaf
 
 
 def sequence(items: Any, version: str | None, thread_safe: bool) -> SequenceItems:

@@ -1,0 +1,43 @@
+"""A lock that a forked child finds open."""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+
+
+class Lock:
+    """A re-entrant lock for `with`. It can be pickled, and is open again in a child made by fork.
+
+    Without that, a child would wait for ever where one of its parent's threads, which it does not have,
+    held the lock at the fork.
+    """
+
+    def __init__(self) -> None:
+        self.reopen()
+        _locks.add(self)
+
+    def reopen(self) -> None:
+        self._lock = threading.RLock()
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+
+    def __exit__(self, *error: object) -> None:
+        self._lock.release()
+
+    def __reduce__(self) -> tuple[type[Lock], tuple[()]]:
+        return Lock, ()
+
+
+_locks: weakref.WeakSet[Lock] = weakref.WeakSet()
+
+
+def _reopen_all() -> None:
+    for lock in list(_locks):
+        lock.reopen()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_reopen_all)

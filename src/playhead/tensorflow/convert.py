@@ -1,0 +1,149 @@
+"""Elements as tensors, and datasets as `tf.data` values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+import tensorflow as tf
+
+from playhead.errors import PipelineError, UnequalElements
+from playhead.plan.block import ArraySpec, Element, Nest, map_nest, named_leaves, object_array
+from playhead.plan.node import INFINITE, UNKNOWN
+
+if TYPE_CHECKING:
+    from playhead.dataset import Dataset
+
+Value = TypeVar("Value")
+
+
+def to_tf(ds: Dataset, output_signature: Nest | None = None) -> tf.data.Dataset:
+    """A `tf.data.Dataset` whose every iteration is the next pass over `ds`; its position is not saved.
+
+    output_signature: a nest of `tf.TensorSpec`, where what `ds.element_spec` says does not fit every element.
+    str leaves as tf.string. Raises `PipelineError` for elements that no tensor holds.
+
+    >>> import playhead as ph
+    >>> [int(x) for x in to_tf(ph.Dataset.range(3))]
+    [0, 1, 2]
+    """
+    signature = output_signature
+    if signature is None:
+        signature = type_specs(eagerly(lambda: ds.element_spec))
+
+    def one_pass() -> Any:
+        return (map_nest(as_numpy, element) for element in ds)
+
+    made = tf.data.Dataset.from_generator(one_pass, output_signature=signature)
+    count = ds.cardinality()
+    if count == UNKNOWN:
+        return made
+    known = tf.data.INFINITE_CARDINALITY if count == INFINITE else count
+    return made.apply(tf.data.experimental.assert_cardinality(known))
+
+
+def eagerly(compute: Callable[[], Value]) -> Value:
+    """What `compute` returns outside of any graph: where one is being built here, in another thread."""
+    if tf.executing_eagerly():
+        return compute()
+    with ThreadPoolExecutor(1) as outside:
+        return outside.submit(compute).result()
+
+
+def type_specs(spec: Nest) -> Nest:
+    """A nest of `tf.TensorSpec` for one of `ArraySpec`."""
+    found = iter(
+        [tf.TensorSpec(leaf.shape, _dtype(path, leaf)) for path, leaf in named_leaves(spec)]
+    )
+    return map_nest(lambda _: next(found), spec)
+
+
+def _dtype(path: str, leaf: ArraySpec) -> tf.DType:
+    if leaf.dtype in (bytes, str):
+        return tf.string
+    if leaf.dtype is not object:
+        try:
+            return tf.as_dtype(leaf.dtype)
+        except TypeError:
+            pass
+    raise _no_tensor(path, leaf.dtype.__name__ if isinstance(leaf.dtype, type) else leaf.dtype.name)
+
+
+def as_tensors(element: Element) -> Nest:
+    """`element` with its leaves as eager tensors."""
+    found = iter([_as_tensor(path, leaf) for path, leaf in named_leaves(element)])
+    return map_nest(lambda _: next(found), element)
+
+
+def _as_tensor(path: str, leaf: Any) -> tf.Tensor:
+    text = isinstance(leaf, str | bytes) or (isinstance(leaf, np.ndarray) and leaf.dtype == object)
+    try:
+        return tf.constant(leaf, tf.string if text else None)
+    except (TypeError, ValueError):
+        raise _no_tensor(path, _kind(leaf)) from None
+
+
+def as_numpy(leaf: Any) -> Any:
+    """A leaf as TensorFlow takes it from Python: str becomes bytes."""
+    if isinstance(leaf, str):
+        return leaf.encode()
+    if isinstance(leaf, np.ndarray) and leaf.dtype == object:
+        flat = [value.encode() if isinstance(value, str) else value for value in leaf.flat]
+        return object_array(flat).reshape(leaf.shape)
+    return leaf
+
+
+def in_order(expected: Nest, nest: Nest) -> Iterator[Any]:
+    """The leaves of `nest`, in the order of those of `expected`.
+
+    Raises KeyError, TypeError or ValueError where the two are built differently.
+    """
+    if isinstance(expected, dict):
+        if len(expected) != len(nest):
+            raise ValueError
+        for key, part in expected.items():
+            yield from in_order(part, nest[key])
+    elif isinstance(expected, tuple):
+        for part, value in zip(expected, nest, strict=True):
+            yield from in_order(part, value)
+    elif isinstance(nest, dict | tuple):
+        raise TypeError
+    else:
+        yield nest
+
+
+def fitting(element: Element, specs: Nest) -> list[Any]:
+    """The leaves of `element` in the order of `specs`, a nest of `tf.TensorSpec`, which each must fit."""
+    try:
+        given = list(in_order(specs, element))
+    except (KeyError, TypeError, ValueError):
+        raise UnequalElements(
+            "an element has another structure than the first, and the graph was built for that one",
+            help="make elements alike in a map",
+        ) from None
+    for (path, spec), leaf in zip(named_leaves(specs), given, strict=True):
+        shape = getattr(leaf, "shape", ())
+        dtype = getattr(leaf, "dtype", np.dtype(object))
+        if dtype != spec.dtype.as_numpy_dtype or not spec.shape.is_compatible_with(shape):
+            raise UnequalElements(
+                f"element{path} is {_kind(leaf)} of shape {shape}, and the graph was built for the first "
+                f"one, {spec.dtype.name} of shape {spec.shape}",
+                help="padded_batch evens out shapes; or call next in Python and pass the batch to the "
+                "tf.function",
+                path=path,
+            )
+    return [as_numpy(leaf) for leaf in given]
+
+
+def _no_tensor(path: str, kind: str) -> PipelineError:
+    return PipelineError(
+        f"TensorFlow cannot hold element{path}: it is {kind}",
+        help="map it to arrays, numbers, str or bytes, or leave it out of the elements",
+        path=path,
+    )
+
+
+def _kind(leaf: Any) -> str:
+    return str(leaf.dtype) if isinstance(leaf, np.ndarray | np.generic) else type(leaf).__name__

@@ -1,0 +1,195 @@
+"""Runs in processes of their own that are killed, and runs that are told to stop."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import keras
+import pytest
+from small_run import STEPS, Journal, data, model
+
+import playhead as ph
+from playhead.keras import Preempted, PreemptedError, checkpoint, fit
+
+PROGRAM = Path(__file__).with_name("small_run.py")
+
+
+def start(where: Path, log: Path, **arguments: Any) -> subprocess.Popen[str]:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+    return subprocess.Popen(
+        [sys.executable, str(PROGRAM), str(where), str(log), json.dumps(arguments)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+    )
+
+
+def lines(log: Path) -> list[str]:
+    return log.read_text().splitlines() if log.exists() else []
+
+
+def wait_for(log: Path, count: int, child: subprocess.Popen[str]) -> None:
+    for _ in range(4000):
+        if len(lines(log)) >= count:
+            return
+        assert child.poll() is None, child.communicate()
+        time.sleep(0.01)
+    raise AssertionError("the run does not get on")
+
+
+def test_a_process_killed_and_told_to_stop_ends_as_one_that_was_left_alone(tmp_path: Path) -> None:
+    undisturbed = start(tmp_path / "whole", tmp_path / "whole.log")
+    log, where, kept = tmp_path / "log", tmp_path / "run", []
+
+    child = start(where, log)  # killed in the first epoch, between two saves
+    wait_for(log, 5, child)
+    child.send_signal(signal.SIGKILL)
+    assert child.wait() == -signal.SIGKILL
+    child.communicate()
+    saved = checkpoint.latest(where)[1]["step"]
+    assert 4 <= saved <= len(lines(log)) and saved % 2 == 0
+    kept += lines(log)[:saved]
+    log.unlink()
+
+    child = start(where, log)  # told to stop in the second
+    wait_for(log, 7, child)
+    child.send_signal(signal.SIGTERM)
+    assert child.wait() == 143
+    child.communicate()
+    assert checkpoint.latest(where)[1]["step"] == saved + len(lines(log))
+    kept += lines(log)
+    log.unlink()
+
+    child = start(where, log)
+    out, err = child.communicate(timeout=120)
+    assert child.returncode == 0, err
+    whole, err = undisturbed.communicate(timeout=120)
+    assert undisturbed.returncode == 0, err
+    assert [*kept, *lines(log)] == lines(tmp_path / "whole.log")
+    assert json.loads(out) == json.loads(whole)
+
+
+class Telling(keras.callbacks.Callback):
+    """Sends this process a signal after a step, or in the middle of validation."""
+
+    def __init__(self, step: int | None = None, *, signum: int = signal.SIGTERM) -> None:
+        super().__init__()
+        self._left, self._signum = step, signum
+        self.tested = 0
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        if self._left is not None:
+            self._left -= 1
+            if self._left == 0:
+                os.kill(os.getpid(), self._signum)
+
+    def on_test_batch_end(self, batch: int, logs: Any = None) -> None:
+        self.tested += 1
+        if self._left is None and self.tested == 1:
+            os.kill(os.getpid(), self._signum)
+
+
+def test_a_run_told_to_stop_saves_after_the_step_and_exits_with_143(tmp_path: Path) -> None:
+    before, journal = signal.getsignal(signal.SIGTERM), Journal()
+    with pytest.raises(Preempted) as raised:
+        fit(
+            model(),
+            data(),
+            checkpoint=tmp_path,
+            epochs=3,
+            verbose=0,
+            callbacks=[Telling(4), journal],
+        )
+    assert raised.value.code == 143
+    assert isinstance(raised.value, SystemExit)
+    assert len(journal.lines) == 4
+    assert checkpoint.latest(tmp_path)[1]["step"] == 4
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_a_run_told_to_stop_in_validation_does_not_finish_it_first(tmp_path: Path) -> None:
+    telling = Telling()
+    with pytest.raises(Preempted):
+        fit(
+            model(),
+            data(),
+            checkpoint=tmp_path / "a",
+            epochs=2,
+            verbose=0,
+            callbacks=[telling],
+            validation_data=data(),
+        )
+    assert telling.tested == 1
+    journal = Journal()
+    history = fit(
+        model(),
+        data(),
+        checkpoint=tmp_path / "a",
+        epochs=2,
+        verbose=0,
+        callbacks=[journal],
+        validation_data=data(),
+    )
+    whole = fit(
+        model(), data(), checkpoint=tmp_path / "b", epochs=2, verbose=0, validation_data=data()
+    )
+    assert len(journal.lines) == STEPS
+    assert history.history == whole.history
+
+
+def test_raise_is_for_programs_that_catch_errors(tmp_path: Path) -> None:
+    with pytest.raises(PreemptedError, match="signal 10") as raised:
+        fit(
+            model(),
+            data(),
+            checkpoint=tmp_path,
+            epochs=3,
+            verbose=0,
+            on_preempt="raise",
+            signals=[signal.SIGUSR1],
+            callbacks=[Telling(4, signum=signal.SIGUSR1)],
+        )
+    assert isinstance(raised.value, Exception) and isinstance(raised.value, ph.PlayheadError)
+    assert checkpoint.latest(tmp_path)[1]["step"] == 4
+
+
+def test_ignore_leaves_signals_to_the_program(tmp_path: Path) -> None:
+    told: list[int] = []
+    before = signal.signal(signal.SIGUSR1, lambda signum, frame: told.append(signum))
+    try:
+        history = fit(
+            model(),
+            data(),
+            checkpoint=tmp_path,
+            epochs=1,
+            verbose=0,
+            on_preempt="ignore",
+            signals=[signal.SIGUSR1],
+            callbacks=[Telling(4, signum=signal.SIGUSR1)],
+        )
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert told == [signal.SIGUSR1] and history.epoch == [0]
+
+
+def test_fit_in_another_thread_touches_no_handlers(tmp_path: Path) -> None:
+    before, ended = signal.getsignal(signal.SIGTERM), []
+
+    def train() -> None:
+        ended.append(fit(model(), data(), checkpoint=tmp_path, epochs=1, verbose=0))
+        assert signal.getsignal(signal.SIGTERM) is before
+
+    thread = threading.Thread(target=train)
+    thread.start()
+    thread.join()
+    assert ended[0].epoch == [0]
+    assert checkpoint.latest(tmp_path)[1]["step"] == STEPS

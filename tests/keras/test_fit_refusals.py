@@ -1,0 +1,285 @@
+"""What fit refuses, before anything is trained, and with which words."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+from small_run import STEPS, Broken, Journal, data, model
+
+import playhead as ph
+from playhead.errors import (
+    CheckpointError,
+    PipelineChanged,
+    PipelineError,
+    PlayheadWarning,
+    TrainingChanged,
+    TrainingError,
+)
+from playhead.keras import checkpoint, fit
+from playhead.keras.cadence import Cadence
+
+
+@pytest.fixture(scope="module")
+def broken(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run saved after step 9 of 21. Tests that train on it take a copy."""
+    where = tmp_path_factory.mktemp("broken")
+    with pytest.raises(Broken):
+        fit(
+            model(),
+            data(),
+            checkpoint=where,
+            epochs=3,
+            save_every=1,
+            verbose=0,
+            callbacks=[Journal(10)],
+        )
+    assert checkpoint.latest(where)[1]["step"] == 9
+    return where
+
+
+@pytest.fixture
+def copy(broken: Path, tmp_path: Path) -> Path:
+    import shutil
+
+    return Path(shutil.copytree(broken, tmp_path / "copy"))
+
+
+def test_another_optimizer_is_refused_naming_both(broken: Path) -> None:
+    with pytest.raises(TrainingChanged, match=r"optimizer  saved Adam   ->   now SGD"):
+        fit(model("sgd"), data(), checkpoint=broken, epochs=3, verbose=0)
+
+
+def test_another_loss_is_refused(broken: Path) -> None:
+    other = model()
+    other.compile("adam", "mse", metrics=["accuracy"])
+    with pytest.raises(TrainingChanged, match=r"loss  saved binary_crossentropy   ->   now mse"):
+        fit(other, data(), checkpoint=broken, epochs=3, verbose=0)
+
+
+def test_another_learning_rate_is_refused_unless_overridden(copy: Path) -> None:
+    slow = model(keras.optimizers.Adam(1e-4))
+    with pytest.raises(TrainingChanged, match=r"optimizer\.learning_rate  saved 0\.001") as raised:
+        fit(slow, data(), checkpoint=copy, epochs=3, verbose=0)
+    assert 'override=["optimizer.learning_rate"]' in str(raised.value)
+    journal = Journal()
+    fit(
+        slow,
+        data(),
+        checkpoint=copy,
+        epochs=3,
+        verbose=0,
+        callbacks=[journal],
+        override=["optimizer.learning_rate"],
+    )
+    assert len(journal.lines) == 12
+    assert float(slow.optimizer.learning_rate.numpy()) == pytest.approx(1e-4)
+    assert int(slow.optimizer.iterations.numpy()) == 21
+    assert checkpoint.latest(copy)[1]["settings"]["optimizer.learning_rate"] == pytest.approx(1e-4)
+
+
+def test_a_fresh_optimizer_can_be_asked_for(copy: Path) -> None:
+    other = model("sgd")
+    fit(other, data(), checkpoint=copy, epochs=3, verbose=0, override="optimizer")
+    assert int(other.optimizer.iterations.numpy()) == 12
+
+
+def test_a_schedule_can_replace_a_learning_rate(copy: Path) -> None:
+    schedule = keras.optimizers.schedules.ExponentialDecay(0.01, 5, 0.5)
+    other = model(keras.optimizers.Adam(schedule))
+    fit(other, data(), checkpoint=copy, epochs=3, verbose=0, override="optimizer.learning_rate")
+    assert int(other.optimizer.iterations.numpy()) == 21
+
+
+def test_other_layers_are_refused_by_name_before_training(broken: Path) -> None:
+    wide, journal = model(width=9), Journal()
+    with pytest.raises(TrainingChanged) as raised:
+        fit(wide, data(), checkpoint=broken, epochs=3, verbose=0, callbacks=[journal])
+    assert (
+        "saved sequential/dense/kernel  float32[4, 8]   ->   now sequential/dense/kernel  float32[4, 9]"
+        in str(raised.value)
+    )
+    assert journal.lines == []
+
+
+def test_an_added_layer_is_named(broken: Path) -> None:
+    keras.utils.set_random_seed(1)
+    layers = keras.layers
+    more = keras.Sequential(
+        [
+            layers.Dense(8, activation="relu"),
+            layers.BatchNormalization(),
+            layers.Dropout(0.3),
+            layers.Dense(1, activation="sigmoid"),
+            layers.Dense(1, name="head"),
+        ]
+    )
+    more.compile("adam", "binary_crossentropy", metrics=["accuracy"])
+    with pytest.raises(TrainingChanged, match="now sequential/head/kernel"):
+        fit(more, data(), checkpoint=broken, epochs=3, verbose=0)
+
+
+def test_names_that_keras_counts_up_are_no_change(broken: Path) -> None:
+    for _ in range(2):
+        keras.layers.Dense(1), keras.optimizers.Adam(), keras.metrics.MeanSquaredError()
+    with pytest.raises(PipelineChanged):  # it got past the model
+        fit(model(), data(seed=4), checkpoint=broken, epochs=3, verbose=0)
+
+
+def test_another_pipeline_is_refused(broken: Path) -> None:
+    with pytest.raises(PipelineChanged, match="shuffle"):
+        fit(model(), data(seed=4), checkpoint=broken, epochs=3, verbose=0)
+
+
+def test_other_class_weights_or_steps_are_refused(broken: Path) -> None:
+    with pytest.raises(TrainingChanged, match=r"fit\.class_weight\.1"):
+        fit(model(), data(), checkpoint=broken, epochs=3, verbose=0, class_weight={0: 1.0, 1: 2.0})
+    with pytest.raises(TrainingChanged, match=r"fit\.steps_per_epoch  saved None   ->   now 5"):
+        fit(model(), data(), checkpoint=broken, epochs=3, verbose=0, steps_per_epoch=5)
+
+
+def test_steps_per_epoch_can_be_overridden(copy: Path) -> None:
+    journal = Journal()
+    fit(
+        model(),
+        data(),
+        checkpoint=copy,
+        epochs=3,
+        verbose=0,
+        callbacks=[journal],
+        steps_per_epoch=4,
+        override="fit.steps_per_epoch",
+    )
+    assert [line.split(" [")[0] for line in journal.lines] == [
+        "epoch 1 batch 2",
+        "epoch 1 batch 3",
+        *(f"epoch 2 batch {k}" for k in range(4)),
+    ]
+
+
+def test_must_and_never_ask_for_what_is_there(tmp_path: Path, broken: Path) -> None:
+    with pytest.raises(CheckpointError, match="no checkpoint"):
+        fit(model(), data(), checkpoint=tmp_path, resume="must", verbose=0)
+    with pytest.raises(CheckpointError, match="holds a run already"):
+        fit(model(), data(), checkpoint=broken, resume="never", verbose=0)
+
+
+def test_a_damaged_newest_save_costs_the_steps_since_the_one_before(copy: Path) -> None:
+    (checkpoint.saves(copy)[-1] / "arrays.npz").write_bytes(b"")
+    journal = Journal()
+    with pytest.warns(PlayheadWarning, match="step-0000000009"):
+        fit(model(), data(), checkpoint=copy, epochs=3, verbose=0, callbacks=[journal])
+    assert len(journal.lines) == 3 * STEPS - 8
+
+
+def test_initial_epoch_beyond_the_checkpoint_is_refused(broken: Path) -> None:
+    with pytest.raises(TrainingError, match="initial_epoch=2"):
+        fit(model(), data(), checkpoint=broken, epochs=3, initial_epoch=2, verbose=0)
+
+
+@pytest.mark.parametrize(
+    "argument", ["y", "batch_size", "shuffle", "validation_split", "sample_weight"]
+)
+def test_arguments_that_belong_to_the_pipeline_are_refused(tmp_path: Path, argument: str) -> None:
+    with pytest.raises(TypeError, match=f"{argument}= is refused: "):
+        fit(model(), data(), checkpoint=tmp_path, **{argument: 1})
+
+
+def test_backup_and_restore_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(TrainingError, match="BackupAndRestore"):
+        fit(
+            model(),
+            data(),
+            checkpoint=tmp_path,
+            callbacks=[keras.callbacks.BackupAndRestore(tmp_path / "x")],
+        )
+
+
+def test_elements_that_no_model_learns_from_are_named(tmp_path: Path) -> None:
+    rows = ph.Dataset.from_tensor_slices(
+        {"x": np.ones((4, 2), np.float32), "label": ["a", "b", "c", "d"]}
+    )
+    with pytest.raises(PipelineError, match=r"element\['label'\] holds str"):
+        fit(model(), rows.batch(2), checkpoint=tmp_path, verbose=0)
+    with pytest.raises(
+        PipelineError, match=r"element\[1\] is one float32, where fit needs .* batch axis"
+    ):
+        fit(
+            model(),
+            ph.Dataset.from_tensor_slices((np.ones((4, 2), np.float32), np.ones(4, np.float32))),
+            checkpoint=tmp_path,
+            verbose=0,
+        )
+
+
+def test_an_endless_or_empty_dataset_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(PipelineError, match="steps_per_epoch="):
+        fit(model(), data().repeat(), checkpoint=tmp_path, verbose=0)
+    with pytest.raises(PipelineError, match="empty"):
+        fit(model(), data().take(0), checkpoint=tmp_path, verbose=0)
+
+
+def test_steps_per_execution_must_divide_the_epoch(tmp_path: Path) -> None:
+    with pytest.raises(
+        TrainingError, match="steps_per_execution=2 does not divide an epoch of 7 steps"
+    ):
+        fit(model(steps_per_execution=2), data(), checkpoint=tmp_path, verbose=0)
+
+
+def test_a_stream_for_validation_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    with pytest.raises(PipelineError, match="to_tf"):
+        fit(
+            model(),
+            data(),
+            checkpoint=tmp_path,
+            verbose=0,
+            validation_data=data().filter(lambda x, y: True),
+        )
+
+
+def test_a_model_that_is_not_compiled_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="compile"):
+        fit(keras.Sequential([keras.layers.Dense(1)]), data(), checkpoint=tmp_path)
+
+
+@pytest.mark.parametrize(
+    "every", ["soon", "10 fortnights", 0, -1, "0s", True, 1.5, "1.5 epochs", None]
+)
+def test_save_every_is_understood_or_refused(every: Any) -> None:
+    with pytest.raises(ValueError, match="save_every="):
+        Cadence(every)
+
+
+def test_saves_fall_due_by_steps_time_and_epochs() -> None:
+    now = [0.0]
+    steps, timed, epochs = Cadence(500), Cadence("2min", clock=lambda: now[0]), Cadence("2 epochs")
+    assert [s for s in range(100, 2000, 100) if steps.after_steps(s - 100, s)] == [500, 1000, 1500]
+    assert not timed.after_steps(0, 1)
+    now[0] = 120.0
+    assert timed.after_steps(1, 2)
+    timed.saved()
+    assert not timed.after_steps(2, 3)
+    assert [e for e in range(1, 7) if epochs.after_epoch(e)] == [2, 4, 6]
+    assert not epochs.after_steps(0, 10**6) and not steps.after_epoch(1)
+
+
+def test_a_refused_run_leaves_its_checkpoint_as_it_was(broken: Path) -> None:
+    before = sorted(str(p) for p in broken.rglob("*"))
+    with pytest.raises(TrainingChanged):
+        fit(model("sgd"), data(), checkpoint=broken, epochs=3, verbose=0)
+    assert sorted(str(p) for p in broken.rglob("*")) == before
+
+
+def test_an_error_in_the_pipeline_arrives_as_it_was_raised(tmp_path: Path) -> None:
+    def careless(x: Any, y: Any) -> Any:
+        if x[0] > 0.97:
+            raise ZeroDivisionError("one row is too much")
+        return x, y
+
+    rows = np.linspace(0, 1, 40, dtype=np.float32)[:, None]
+    ds = ph.Dataset.from_tensor_slices((rows, rows)).map(careless, form="python").batch(4)
+    with pytest.raises(ZeroDivisionError, match="one row is too much"):
+        fit(model(), ds, checkpoint=tmp_path, verbose=0, save_every=1)
