@@ -3,11 +3,11 @@
     python benchmarks/soak.py --kills 200
 
 Trains the demo's model on the demo's TFRecords, with a checkpoint every few steps so that many
-kills fall into saving. The moment of each kill is uniform over the whole life of a process: starting,
-restoring, tracing, training, saving, after the last step. A killed run is started again until it
-finishes, and what its processes wrote down is compared with an unkilled run: records and loss of
-every batch (also of those done again), and the final weights. After each kill the newest checkpoint
-must be whole and no older than before, and the next process must go on at the step after it.
+kills fall into saving. The moment of each kill is uniform over the whole life of a process:
+starting, restoring, tracing, training, saving, after the last step. A killed run is started again
+until it finishes, and what its processes wrote down is compared with an unkilled run: records and
+loss of every batch (also of those done again), and the final weights. After each kill the newest
+checkpoint must be whole and no older than before, and the next process must go on after it.
 
 Importing TensorFlow is most of a short process's life. So one process in five (--plain) is started
 afresh, and the others are forked from this one, which has imported TensorFlow and never used it.

@@ -21,7 +21,8 @@ PlayheadError
 ├── PipelineError            D01  operations that do not go together
 ├── TrainingError
 │   ├── TrainingChanged      T01  the checkpoint is of another model or optimizer
-│   └── CheckpointError      T02  no usable checkpoint, or one where none was expected
+│   ├── CheckpointError      T02  no usable checkpoint, or one where none was expected
+│   └── PreemptedError       T03  the run was told to stop, and has saved
 └── WrongDoor                W01  an iterator used where it would silently go wrong
 
 PlayheadWarning
@@ -196,6 +197,13 @@ class CheckpointError(TrainingError):
 
     code = "T02"
     title = "CheckpointError"
+
+
+class PreemptedError(TrainingError):
+    """The run was told to stop and has saved; `on_preempt="raise"` raises it instead of `Preempted`."""
+
+    code = "T03"
+    title = "Preempted"
 
 
 class WrongDoor(PlayheadError, TypeError):

@@ -590,17 +590,16 @@ def _warn(found: list[Difference]) -> None:
         saved, now = difference.saved or {}, difference.now or {}
         called = f"{difference.op}({(now or saved).get('fn')})"
         if difference.kind == "function":
-            effect = "other elements may follow" if difference.op == "filter" else "values may differ"
+            other = difference.op in ("filter", "generator")
+            effect = "other elements may follow" if other else "values may differ"
             warnings.warn(
-                f"{called} {difference.where} has other code than when the position was saved: "
-                f"the order is the same, {effect}",
+                f"{called} {difference.where} has other code than when the position was saved: {effect}",
                 FunctionChanged,
                 stacklevel=4,
             )
         elif difference.kind in ("added", "removed") and difference.op == "map":
             warnings.warn(
-                f"{called} was {difference.kind} since the position was saved: "
-                "the order is the same, values may differ",
+                f"{called} was {difference.kind} since the position was saved: values may differ",
                 FunctionChanged,
                 stacklevel=4,
             )

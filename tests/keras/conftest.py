@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import sys
 from collections.abc import Iterator
@@ -17,10 +16,9 @@ os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
 sys.path.insert(0, str(Path(__file__).parent))  # small_run, which is also run as a program
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(autouse=True, scope="module")
 def _no_leftovers() -> Iterator[None]:
-    """Traced graphs of earlier tests make later ones slower and slower."""
+    """Traced graphs of one file's tests would make those of the next slower."""
     yield
     if "keras" in sys.modules:
         sys.modules["keras"].utils.clear_session()
-        gc.collect()

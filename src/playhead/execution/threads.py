@@ -92,6 +92,8 @@ class Threads:
             return True
         if self.buffer_size != AUTOTUNE and ahead >= self.buffer_size:
             return False
+        if not typical:
+            return tasks < self.workers  # nobody knows yet how large a result is
         return tasks < depth and (tasks + 1) * typical <= self.budget
 
     def close(self, wait: bool = True) -> None:

@@ -9,14 +9,15 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from playhead.errors import PreemptedError
+
 if TYPE_CHECKING:
     from playhead.keras.fit import fit as fit
     from playhead.keras.preemption import Preempted as Preempted
-    from playhead.keras.preemption import PreemptedError as PreemptedError
 
 __all__ = ["Preempted", "PreemptedError", "fit"]
 
-_HOMES = {"fit": "fit", "Preempted": "preemption", "PreemptedError": "preemption"}
+_HOMES = {"fit": "fit", "Preempted": "preemption"}
 
 
 def __getattr__(name: str) -> Any:

@@ -6,9 +6,7 @@ import signal
 import threading
 from collections.abc import Iterable
 from types import FrameType, TracebackType
-from typing import Any, ClassVar
-
-from playhead.errors import TrainingError
+from typing import Any
 
 POLICIES = ("exit", "raise", "ignore")
 
@@ -23,13 +21,6 @@ class Preempted(SystemExit):
         super().__init__(128 + signum)
         self.signum = signum
         self.checkpoint = checkpoint
-
-
-class PreemptedError(TrainingError):
-    """The run was told to stop and has saved; raised instead of `Preempted` by `on_preempt="raise"`."""
-
-    code: ClassVar[str] = "T03"
-    title: ClassVar[str] = "Preempted"
 
 
 class Watch:

@@ -10,11 +10,11 @@ from typing import Any
 
 import keras
 
-from playhead.errors import TrainingError
+from playhead.errors import PreemptedError, TrainingError
 from playhead.keras import checkpoint, state
 from playhead.keras.cadence import Cadence
 from playhead.keras.feed import UNCOUNTED, Feed, Steps
-from playhead.keras.preemption import Preempted, PreemptedError, Watch
+from playhead.keras.preemption import Preempted, Watch
 
 
 @dataclass

@@ -31,7 +31,7 @@ from playhead.plan.node import (
 )
 
 ENDLESS_STRIDE = 1 << 32
-MAX_PASS = 1 << 63
+MAX_PASS = 1 << 62
 
 
 @dataclass(frozen=True, eq=False)
@@ -186,7 +186,7 @@ class Repeat(Node):
         if first + self.stride <= MAX_PASS:
             return first
         # Only endless repeats inside each other come here: far apart, but not in order any more.
-        return permutation.mix_int(epoch) >> 33 << 32
+        return permutation.mix_int(epoch) >> 34 << 32
 
     def length_at(self, epoch: int) -> int | None:
         if self.origin is None or self.length is None or epoch != self.origin[0]:

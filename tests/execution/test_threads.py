@@ -1,0 +1,304 @@
+import contextlib
+import os
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from playhead import Dataset
+from playhead.execution.ahead import Ahead
+from playhead.execution.threads import Threads, cores, nbytes
+from playhead.plan.block import Columns, Rows
+from playhead.plan.lock import Lock
+from playhead.plan.node import Pace, attempt
+
+
+@pytest.fixture
+def pool():
+    pools = []
+
+    def make(*args, **options):
+        pools.append(Threads(*args, **options))
+        return pools[-1]
+
+    yield make
+    for made in pools:
+        made.close()
+
+
+def no_threads(name, seconds=5.0):
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if not any(t.name.startswith(name) for t in threading.enumerate()):
+            return True
+        time.sleep(0.01)
+    return False
+
+
+class Span(list):
+    def slice(self, start, stop):
+        return Span(self[start:stop])
+
+
+# The pool
+
+
+def test_results_come_in_order_though_they_are_ready_out_of_order(pool):
+    def work(item):
+        time.sleep(0.02 if item % 4 == 0 else 0)
+        return item * item
+
+    assert list(pool(4).ordered(work, range(30))) == [k * k for k in range(30)]
+
+
+def test_no_more_than_the_buffer_is_computed_ahead(pool):
+    started = []
+    lock = threading.Lock()
+
+    def work(item):
+        with lock:
+            started.append(item)
+        return item
+
+    results = pool(3, buffer_size=5).ordered(work, iter(range(100)))
+    for k in range(20):
+        assert next(results) == k
+        time.sleep(0.005)
+        assert len(started) <= k + 1 + 5
+    results.close()
+
+
+def test_nothing_is_taken_before_it_is_asked_for(pool):
+    taken = []
+
+    def items():
+        for k in range(100):
+            taken.append(k)
+            yield k
+
+    results = pool(2).ordered(lambda x: x, items())
+    assert taken == []
+    next(results)
+    assert len(taken) <= 2 * 2 + 1
+    results.close()
+
+
+def test_the_memory_of_what_waits_is_bounded_whatever_the_buffer(pool):
+    most, alive = 0, set()
+    lock = threading.Lock()
+
+    def work(item):
+        nonlocal most
+        with lock:
+            alive.add(item)
+            most = max(most, len(alive))
+        return Rows([np.zeros(1000)])
+
+    results = pool(4, buffer_size=64, budget=3 * 8000).ordered(work, range(60))
+    for k, _ in enumerate(results):
+        time.sleep(0.002)
+        with lock:
+            alive.discard(k)
+    assert most <= 4 + 1  # a task for each worker at first, then three results
+
+
+def test_an_error_comes_in_its_turn_and_the_rest_is_not_begun(pool):
+    started = []
+
+    def work(item):
+        started.append(item)
+        if item == 5:
+            raise KeyError(item)
+        return item
+
+    results = pool(2, buffer_size=4).ordered(work, range(1000))
+    assert [next(results) for _ in range(5)] == [0, 1, 2, 3, 4]
+    with pytest.raises(KeyError):
+        next(results)
+    time.sleep(0.02)
+    assert len(started) < 20
+
+
+def test_closing_ends_the_threads(pool):
+    made = pool(3)
+    results = made.ordered(lambda x: time.sleep(0.01) or x, range(1000))
+    next(results)
+    results.close()
+    made.close()
+    assert no_threads("playhead_")
+
+
+def test_an_item_that_fails_gives_its_elements_up_to_the_failing_one(pool):
+    def work(span):
+        if 13 in span:
+            raise ValueError("thirteen")
+        return [10 * x for x in span]
+
+    spans = [Span(range(k, k + 5)) for k in range(0, 30, 5)]
+    for compute in (pool(3), pool(1, buffer_size=2)):
+        got = []
+        with pytest.raises(ValueError, match="thirteen"):
+            for item, result in attempt(compute, work, spans):
+                assert result == [10 * x for x in item]
+                got += item
+        assert got == list(range(13))
+
+
+def test_the_pace_follows_the_time_an_element_takes():
+    pace = Pace(most=100)
+    pace.report(1, 0.0001)
+    assert pace.size == 2
+    pace.report(2, 0.0002)
+    pace.report(4, 0.0004)
+    assert pace.size == 8
+    for _ in range(10):
+        pace.report(pace.size, pace.size * 0.0001)
+    assert pace.size == 100
+    pace.report(100, 1.0)
+    assert pace.size == 1
+    pace.report(1, 0.001)
+    assert pace.size == 2
+    pace.report(1, 5.0)
+    assert pace.size == 2
+    Pace(0).report(1, 0)
+
+
+def test_bytes_are_counted():
+    assert nbytes(Columns((np.zeros(10), np.zeros((10, 2), np.int8)), 10)) == 100
+    assert nbytes(Rows([{"a": np.zeros(10), "b": b"12345", "c": np.float32(1)}] * 3)) == 3 * (80 + 5 + 8)
+    assert nbytes((Rows([]), Rows([b"123"]))) == 3
+    assert nbytes(Rows([np.array(["ab", "cd"], object)])) == 2 * (2 + 50)
+    assert 1 <= cores() <= (os.cpu_count() or 1)
+
+
+@pytest.mark.parametrize("workers", [1, 2, 5])
+def test_user_functions_run_in_so_many_threads_and_no_more(workers):
+    inside, most = 0, 0
+    lock = threading.Lock()
+
+    def work(x):
+        nonlocal inside, most
+        with lock:
+            inside += 1
+            most = max(most, inside)
+        time.sleep(0.002)
+        with lock:
+            inside -= 1
+        return x
+
+    dataset = Dataset.range(60).map(work).prefetch(16, workers=workers)
+    iterator = dataset.iterator()
+    assert [int(x) for x in iterator] == list(range(60))
+    for step in (7, 3, 30):
+        iterator.seek(step)
+        assert int(next(iterator)) == step
+    iterator.close()
+    assert most == workers
+
+
+# The walk in a thread of its own
+
+
+def test_a_walk_stays_so_many_units_ahead():
+    made = []
+
+    def walk():
+        for k in range(50):
+            made.append(k)
+            yield k
+
+    ahead = Ahead(walk(), lambda item: 1, 3)
+    for k in range(20):
+        assert next(ahead) == k
+        time.sleep(0.002)
+        assert len(made) <= k + 1 + 3 + 1
+    ahead.close()
+    assert len(made) <= 20 + 4 and no_threads("playhead-walk")
+
+
+def test_an_item_larger_than_the_limit_goes_through_alone():
+    ahead = Ahead((k for k in [1, 50, 1, 60]), lambda item: item, 3)
+    assert list(ahead) == [1, 50, 1, 60]
+    ahead.close()
+
+
+def test_an_error_of_the_walk_comes_after_what_was_walked_and_comes_again():
+    def walk():
+        yield 1
+        yield 2
+        raise KeyError("three")
+
+    ahead = Ahead(walk(), lambda item: 1, 10)
+    assert [next(ahead), next(ahead)] == [1, 2]
+    for _ in range(2):
+        with pytest.raises(KeyError, match="three"):
+            next(ahead)
+    ahead.close()
+
+
+def test_a_walk_that_is_dropped_ends_and_is_closed():
+    closed = threading.Event()
+
+    def walk():
+        try:
+            while True:
+                yield 1
+        finally:
+            closed.set()
+
+    ahead = Ahead(walk(), lambda item: 1, 2)
+    next(ahead)
+    del ahead
+    assert closed.wait(5) and no_threads("playhead-walk")
+
+
+def test_a_slow_walk_can_be_left_without_waiting_for_it():
+    going = threading.Event()
+
+    def walk():
+        yield 1
+        going.wait(10)
+        yield 2
+
+    ahead = Ahead(walk(), lambda item: 1, 5)
+    next(ahead)
+    began = time.monotonic()
+    ahead.close(wait=False)
+    assert time.monotonic() - began < 2
+    going.set()
+    assert no_threads("playhead-walk")
+
+
+# Locks and forks
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_lock_that_another_thread_holds_is_open_in_a_forked_child():
+    lock, held, free = Lock(), threading.Event(), threading.Event()
+
+    def hold():
+        with lock:
+            held.set()
+            free.wait(10)
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    held.wait(10)
+    child = os.fork()
+    if not child:
+        with contextlib.suppress(BaseException):
+            entered = threading.Event()
+
+            def enter():
+                with lock, lock:
+                    entered.set()
+
+            threading.Thread(target=enter, daemon=True).start()
+            os._exit(0 if entered.wait(5) else 1)
+        os._exit(2)
+    _, status = os.waitpid(child, 0)
+    free.set()
+    holder.join()
+    assert os.waitstatus_to_exitcode(status) == 0
