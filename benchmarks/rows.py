@@ -61,9 +61,7 @@ def main() -> None:
         table.add_column(column, justify="right" if column else "left")
     for name, found in rates.items():
         ratios = [a / b for a, b in zip(found, rates["tf.data"], strict=True)]
-        table.add_row(
-            name, f"{statistics.median(found):,.0f}", f"{statistics.median(ratios):.2f}"
-        )
+        table.add_row(name, f"{statistics.median(found):,.0f}", f"{statistics.median(ratios):.2f}")
     Console(width=112).print(table)
 
 

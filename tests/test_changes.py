@@ -144,7 +144,12 @@ def test_a_drawn_seed_against_a_written_one_is_a_difference():
 
 def test_seeds_are_adopted_one_by_one():
     def make():
-        return Dataset.range(9).shuffle().shuffle(seed=4).map(lambda x, rng: x + rng.random(), rng=True)
+        return (
+            Dataset.range(9)
+            .shuffle()
+            .shuffle(seed=4)
+            .map(lambda x, rng: x + rng.random(), rng=True)
+        )
 
     first = make()
     straight = lists(first.iterator())
@@ -241,12 +246,22 @@ def plain(elements):
         (lambda: numbers(9).take(6), lambda: numbers(9).take(4), 5, 1),
         # Places behind the first pass do move.
         (lambda: numbers(9).take(4).repeat(2), lambda: numbers(9).take(6).repeat(2), 5, 1),
-        (lambda: Dataset.range(9).take(4).repeat(3), lambda: Dataset.range(9).take(5).repeat(3), 9, 1),
+        (
+            lambda: Dataset.range(9).take(4).repeat(3),
+            lambda: Dataset.range(9).take(5).repeat(3),
+            9,
+            1,
+        ),
         (lambda: numbers(4).repeat(2).repeat(2), lambda: numbers(4).repeat(3).repeat(2), 9, 1),
         (lambda: numbers(9).take(4), lambda: numbers(9).take(6), 5, 2),
         (lambda: numbers(5).repeat(2), lambda: numbers(5).repeat(3), 11, 2),
         # What stands behind it moves.
-        (lambda: numbers(9).take(4).shuffle(seed=1), lambda: numbers(9).take(6).shuffle(seed=1), 1, 1),
+        (
+            lambda: numbers(9).take(4).shuffle(seed=1),
+            lambda: numbers(9).take(6).shuffle(seed=1),
+            1,
+            1,
+        ),
         (
             lambda: numbers(9).take(4).concatenate(numbers(9)),
             lambda: numbers(9).take(6).concatenate(numbers(9)),
@@ -388,7 +403,7 @@ class Oracle:
                 order = [int(numbers(self.n).epoch(self.number)[k]) for k in range(self.n)]
                 batch = order[self.record : self.record + size]
                 self.record += size if self.drop else len(batch)
-                if self.n - self.record < size and self.drop or self.record == self.n:
+                if (self.n - self.record < size and self.drop) or self.record == self.n:
                     self.record = self.n  # a pass that is over stays over
                 return batch
             self.number, self.record = self.number + 1, 0
@@ -472,7 +487,10 @@ def test_after_by_record_the_position_restores_in_the_new_pipeline_without_sayin
     for saved in straight:
         again = restored(make(3), saved, epochs=2)
         assert again.position == saved
-        assert lists(again) == lists(restored(make(3), position, 2, on_change="by_record"))[saved.step - 2 :]
+        assert (
+            lists(again)
+            == lists(restored(make(3), position, 2, on_change="by_record"))[saved.step - 2 :]
+        )
     with pytest.raises(PipelineChanged):
         restored(make(4), straight[2], epochs=2)
     assert iterator.position_at(2) == straight[0]

@@ -11,7 +11,11 @@ ROOT = Path(__file__).parent.parent
 
 def test_rooms_import_one_way():
     found = subprocess.run(
-        [sys.executable, "-c", "from importlinter.cli import lint_imports; raise SystemExit(lint_imports())"],
+        [
+            sys.executable,
+            "-c",
+            "from importlinter.cli import lint_imports; raise SystemExit(lint_imports())",
+        ],
         cwd=ROOT,
         capture_output=True,
         text=True,

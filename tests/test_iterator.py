@@ -144,7 +144,7 @@ def test_epochs_after_a_resume_inside_one_are_whole():
     rest = [lists(epoch) for epoch in restored(make(), iterator.position, 3).epochs()]
     assert [len(epoch) for epoch in rest] == [2, 3, 3]
     for whole in rest[1:]:
-        assert sorted(sum(whole, [])) == list(range(10))
+        assert sorted(x for batch in whole for x in batch) == list(range(10))
 
 
 @pytest.mark.parametrize("steps", [0, 1, 3, 5, 6])
@@ -286,7 +286,9 @@ def test_the_pass_of_an_endless_pipeline_that_was_asked_for_is_the_one_restored(
     first = [int(next(iterator)) for _ in range(4)]
     position = iterator.position
     assert (position.step, position.epoch, position.step_in_epoch) == (4, 3, 4)
-    assert first == [int(dataset.epoch(3)[k]) for k in range(4)] != [int(dataset[k]) for k in range(4)]
+    assert (
+        first == [int(dataset.epoch(3)[k]) for k in range(4)] != [int(dataset[k]) for k in range(4)]
+    )
     again = restored(dataset, position, None)
     assert [r.index for r in again.trace(2)] == [first[1]]
     assert int(next(again)) == int(next(iterator))
@@ -326,7 +328,7 @@ def test_position_counts_the_source_records_of_streams_too():
     counted = []
     for batch in iterator:
         counted.append(iterator.position.records)
-        assert counted[-1] - ([0] + counted)[-2] == batch.size
+        assert counted[-1] - [0, *counted][-2] == batch.size
     assert counted[-1] == 12
 
 
@@ -349,7 +351,9 @@ def fails_at(bad):
         lambda f: Dataset.range(40).batch(4).map(lambda b: [f(x) for x in b.tolist()]),
         lambda f: Dataset.range(40).filter(lambda x: f(x) >= 0).batch(4),
         lambda f: Dataset.range(80).filter(lambda x: x < 40).map(f).batch(4),
-        lambda f: Dataset.zip(Dataset.range(40).map(f), Dataset.range(40)).batch(4).map(lambda a, b: a),
+        lambda f: (
+            Dataset.zip(Dataset.range(40).map(f), Dataset.range(40)).batch(4).map(lambda a, b: a)
+        ),
     ],
     ids=["map", "map of batches", "filter", "map over a stream", "zip"],
 )
@@ -358,7 +362,9 @@ def test_an_error_comes_at_its_step_after_the_steps_before_it_for_any_workers(bu
     dataset = build(fails_at(22))
     iterator = dataset.prefetch(8 if workers else 0, workers=workers or 1).iterator()
     with iterator:
-        assert lists(next(iterator) for _ in range(5)) == [list(range(k, k + 4)) for k in range(0, 20, 4)]
+        assert lists(next(iterator) for _ in range(5)) == [
+            list(range(k, k + 4)) for k in range(0, 20, 4)
+        ]
         for _ in range(2):
             with pytest.raises(KeyError) as caught:
                 next(iterator)
@@ -531,8 +537,8 @@ def test_resuming_a_generator_replays_it_and_says_so_unless_it_takes_start():
     iterator = Dataset.from_generator(replayed).iterator()
     next(iterator), next(iterator)
     calls.clear()
+    again = restored(Dataset.from_generator(replayed), iterator.position)
     with pytest.warns(SlowResume, match="replays 2 elements"):
-        again = restored(Dataset.from_generator(replayed), iterator.position)
         assert lists(again) == [2, 3, 4, 5]
     assert calls == [0, 1, 2, 3, 4, 5]
 
@@ -756,7 +762,16 @@ def run(directory, script):
     path = directory / "script.py"
     path.write_text(textwrap.dedent(script))
     finished = subprocess.run(
-        [sys.executable, path], capture_output=True, text=True, timeout=60, check=False
+        [
+            sys.executable,
+            "-W",
+            "ignore::DeprecationWarning",
+            path,
+        ],  # fork beside threads, since 3.12
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
     )
     assert (finished.returncode, finished.stderr) == (0, "")
     return finished.stdout
@@ -777,3 +792,19 @@ def test_positions_and_next_can_be_asked_from_two_threads():
     stop.set()
     watcher.join()
     assert all(seen)
+
+
+@pytest.mark.parametrize("kind", ["seekable", "stream", "started"])
+def test_an_iterator_that_is_left_open_makes_no_noise_at_the_interpreters_end(tmp_path, kind):
+    script = f"""
+        import playhead, sys
+
+        dataset = playhead.Dataset.range(10**6).map(lambda x: x)
+        if {kind == "stream"}:
+            dataset = dataset.filter(lambda x: True)
+        iterator = dataset.batch(2).prefetch(8, workers=3).iterator()
+        iterator.start() if {kind == "started"} else next(iterator)
+        playhead.kept, sys.kept, kept = iterator, [iterator], iter(dataset)
+        print(next(kept))
+    """
+    assert run(tmp_path, script) == "0\n"

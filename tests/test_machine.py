@@ -1,4 +1,4 @@
-"""An iterator against a list: whatever is saved, killed, restored or damaged, the next element is the list's."""
+"""An iterator against a list: whatever is saved, killed or damaged, the next element is the list's."""
 
 import json
 
@@ -34,9 +34,16 @@ MACHINES = {
     ),
     "filtered": (
         lambda: Dataset.range(20).filter(lambda x: x % 3 > 0).map(lambda x: -x).batch(3).repeat(2),
-        lambda e: [
-            [-1, -2, -4], [-5, -7, -8], [-10, -11, -13], [-14, -16, -17], [-19],
-        ] * 2,
+        lambda e: (
+            [
+                [-1, -2, -4],
+                [-5, -7, -8],
+                [-10, -11, -13],
+                [-14, -16, -17],
+                [-19],
+            ]
+            * 2
+        ),
     ),
     "generated": (
         lambda: Dataset.zip(Dataset.from_generator(thirds).skip(2), Dataset.range(5).repeat()),
@@ -44,10 +51,12 @@ MACHINES = {
     ),
     "shuffled": (
         lambda: Dataset.range(13).shuffle(seed=5).map(jitter, rng=True, seed=6).repeat(2).batch(4),
-        lambda e: [x.tolist() for x in map(MACHINES["shuffled"][0]().epoch(e).__getitem__, range(7))],
+        lambda e: [
+            x.tolist() for x in map(MACHINES["shuffled"][0]().epoch(e).__getitem__, range(7))
+        ],
     ),
     "empty": (lambda: Dataset.range(3).filter(lambda x: x > 5), lambda e: []),
-}  # fmt: skip
+}
 
 
 class IteratorAgainstList(RuleBasedStateMachine):
@@ -233,17 +242,26 @@ def repeated(values, count, limit):
 
 # name: (build, reference); the reference works on lists, and is None where the order is playhead's own
 OPERATIONS = {
-    "map": (lambda ds, a: ds.map(bump), lambda v, a: [bump(*v_) if isinstance(v_, tuple) else bump(v_) for v_ in v]),
+    "map": (
+        lambda ds, a: ds.map(bump),
+        lambda v, a: [bump(*v_) if isinstance(v_, tuple) else bump(v_) for v_ in v],
+    ),
     "noise": (lambda ds, a: ds.map(noise, rng=True, seed=a["seed"]), None),
     "filter": (lambda ds, a: ds.filter(odd), lambda v, a: [x for x in v if total(x) % 3 != 1]),
     "shuffle": (lambda ds, a: ds.shuffle(seed=a["seed"]), None),
     "window": (lambda ds, a: ds.shuffle(a["n"] + 1, seed=a["seed"]), None),
     "repeat": (lambda ds, a: ds.repeat(a["n"]), lambda v, a: v * a["n"]),
-    "endless": (lambda ds, a: ds.repeat().take(a["m"]), lambda v, a: (v * a["m"])[: a["m"]] if v else []),
+    "endless": (
+        lambda ds, a: ds.repeat().take(a["m"]),
+        lambda v, a: (v * a["m"])[: a["m"]] if v else [],
+    ),
     "take": (lambda ds, a: ds.take(a["m"]), lambda v, a: v[: a["m"]]),
     "skip": (lambda ds, a: ds.skip(a["n"]), lambda v, a: v[a["n"] :]),
     "shard": (lambda ds, a: ds.shard(a["n"] + 1, a["n"]), lambda v, a: v[a["n"] :: a["n"] + 1]),
-    "enumerate": (lambda ds, a: ds.enumerate(a["n"]), lambda v, a: [(np.int64(k), x) for k, x in enumerate(v, a["n"])]),
+    "enumerate": (
+        lambda ds, a: ds.enumerate(a["n"]),
+        lambda v, a: [(np.int64(k), x) for k, x in enumerate(v, a["n"])],
+    ),
     "batch": (lambda ds, a: ds.batch(a["n"] + 1, True), lambda v, a: cut(v, a["n"] + 1, True)),
     "last batch": (lambda ds, a: ds.batch(a["n"] + 1), lambda v, a: cut(v, a["n"] + 1, False)),
     "zip": (
@@ -256,7 +274,7 @@ OPERATIONS = {
         lambda v, a: v + v[a["n"] :],
     ),
     "prefetch": (lambda ds, a: ds.prefetch(a["n"], workers=2), lambda v, a: v),
-}  # fmt: skip
+}
 NEEDS_SEEKABLE = ("shuffle", "window")
 ONCE = "last batch"  # its short batch cannot be batched again, nor joined with others
 

@@ -62,12 +62,16 @@ def refused(make, match, **options):
 
 def test_a_function_with_a_memory_is_caught():
     counter = itertools.count()
-    refused(lambda: Dataset.range(4).map(lambda x: next(counter)), "step 1 differs: int32 0 against")
+    refused(
+        lambda: Dataset.range(4).map(lambda x: next(counter)), "step 1 differs: int32 0 against"
+    )
 
 
 def test_a_function_that_draws_elsewhere_is_caught():
     rng = np.random.default_rng(0)
-    refused(lambda: Dataset.range(4).map(lambda x: rng.random()), "restored at step 0: step 1 differs")
+    refused(
+        lambda: Dataset.range(4).map(lambda x: rng.random()), "restored at step 0: step 1 differs"
+    )
 
 
 def test_a_source_that_changes_is_caught():
@@ -110,12 +114,16 @@ class Growing(list):
         (
             Filter,
             "walk",
-            lambda self, cursor, compute: WALKS[Filter](self, [cursor[0], max(0, cursor[1] - 1)], compute),
+            lambda self, cursor, compute: WALKS[Filter](
+                self, [cursor[0], max(0, cursor[1] - 1)], compute
+            ),
             lambda: Dataset.range(3).filter(lambda x: True),
         ),
     ],
 )
-def test_an_operation_that_forgets_a_part_of_its_cursor_is_caught(kind, name, broken, make, monkeypatch):
+def test_an_operation_that_forgets_a_part_of_its_cursor_is_caught(
+    kind, name, broken, make, monkeypatch
+):
     assert_resumes_exactly(make, workers=())
     monkeypatch.setattr(kind, name, broken, raising=False)
     refused(make, "restored at step [1-9]", workers=())

@@ -264,9 +264,10 @@ class Iterator(IteratorABC[Element]):
     def __exit__(self, *error: object) -> None:
         self.close()
 
-    def __del__(self) -> None:
+    def __del__(self, finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         feed = getattr(self, "_feed", None)
-        if feed is not None and self._pid == os.getpid() and not sys.is_finalizing():
+        # At the interpreter's end this module's names are gone; the function above is not.
+        if feed is not None and not finalizing() and self._pid == os.getpid():
             feed.close(wait=False)
 
     # --- where it stands --------------------------------------------------------------------------------
@@ -572,7 +573,9 @@ def _belongs(node: Node, origin: Origin | None, position: Position) -> bool:
 
 def _cut_as_saved(node: Node, origin: Origin) -> Node:
     if not can_enter(node, list(origin.places), origin.record):
-        raise UnreadablePosition("the position's origin names places that this pipeline does not have")
+        raise UnreadablePosition(
+            "the position's origin names places that this pipeline does not have"
+        )
     return cut_anew(node, list(origin.places), origin.record)
 
 

@@ -23,7 +23,9 @@ def trace(position: Position, dataset: Dataset, *, step: int) -> list[Record]:
     if not 1 <= step <= position.step:
         raise OutOfReach(f"the run made steps 1 to {position.step}, not {step}", step=step)
     if not dataset.seekable:
-        raise NotSeekable("this dataset is a stream: what made a step is known only while it is walked")
+        raise NotSeekable(
+            "this dataset is a stream: what made a step is known only while it is walked"
+        )
     begin = 0
     for past in position.lineage:
         if step <= past["until_step"]:

@@ -59,7 +59,9 @@ def assert_resumes_exactly(
     """
     dataset = make_dataset()
     if steps is None and (dataset.cardinality() == INFINITE or epochs is None):
-        raise ValueError("this run never ends: assert_resumes_exactly(..., steps=...) says how far to go")
+        raise ValueError(
+            "this run never ends: assert_resumes_exactly(..., steps=...) says how far to go"
+        )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SlowResume)
         run = _Run.of(dataset, epochs, steps)
@@ -219,7 +221,9 @@ class _Restored:
         for _ in range(2 if self.run.ended else 0):
             extra = next(iterator, _MISSING)
             if extra is not _MISSING:
-                self.fail(f"the run ended after step {len(self.run.elements)}, this one gives {extra!r}")
+                self.fail(
+                    f"the run ended after step {len(self.run.elements)}, this one gives {extra!r}"
+                )
 
     def read_directly(self, iterator: PlayheadIterator) -> None:
         if self.step == len(self.run.elements):
@@ -263,7 +267,9 @@ class _Restored:
             if not expected and not self.run.ended:
                 return
             for element in expected:
-                self.same_element(next(iterator, _MISSING), element, step + 1, " from between epochs")
+                self.same_element(
+                    next(iterator, _MISSING), element, step + 1, " from between epochs"
+                )
             if not expected:
                 self.is_over(iterator)
 

@@ -208,8 +208,8 @@ def test_the_killed_process_did_not_reach_the_end(
     assert "finished" in back.events
 
 
-@pytest.mark.parametrize("what", ["nothing", "loss", "records", "weights"])
-def test_the_exit_status_is_1_if_anything_differs(
+@pytest.mark.parametrize("what", ["nothing", "kills", "loss", "records", "weights"])
+def test_the_exit_status_is_1_if_anything_differs_or_a_kill_is_missing(
     demo: tuple[Path, subprocess.CompletedProcess[str]],
     what: str,
     tmp_path: Path,
@@ -232,10 +232,12 @@ def test_the_exit_status_is_1_if_anything_differs(
 
     monkeypatch.setattr(Demo, "_train_straight_through", train)
     monkeypatch.setattr(Demo, "_train_and_kill", lambda self, *arguments: None)
-    words = ["demo", "--epochs", "2", "--directory", str(tmp_path)]
+    kills = "1" if what == "kills" else "0"  # none is made here
+    words = ["demo", "--epochs", "2", "--kills", kills, "--directory", str(tmp_path)]
     result = CliRunner().invoke(playhead, words, catch_exceptions=False)
     assert result.exit_code == (0 if what == "nothing" else 1)
-    assert ("NO" in result.output) == (what != "nothing")
+    assert ("NO" in result.output) == (what in ("loss", "records", "weights"))
+    assert ("only 0 kills of 1" in result.output) == (what == "kills")
 
 
 @pytest.mark.skipif(not hasattr(os, "killpg"), reason="signals as POSIX has them")

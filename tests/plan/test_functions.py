@@ -37,7 +37,9 @@ def outer(k):
 
 def test_equal_code_has_one_identity_wherever_it_stands():
     namespace: dict = {}
-    exec("\n\n\ndef scale(y, by=2):\n    '''Other words, same deed.'''\n    return y * by", namespace)
+    exec(
+        "\n\n\ndef scale(y, by=2):\n    '''Other words, same deed.'''\n    return y * by", namespace
+    )
     exec("def scale(x, by=2):\n    return x * by", namespace)
     assert identity(namespace["scale"]) == identity(scale)
     assert identity(outer(1)) == identity(outer(1)) != identity(outer(2))
@@ -158,7 +160,9 @@ def test_drawing_from_a_global_state_is_a_warning_that_names_the_function(draw, 
     def augment(x):
         return x + draw()
 
-    with pytest.warns(GlobalRandomness, match=rf"map\(augment\) at test_functions.py:\d+ .*{named}"):
+    with pytest.warns(
+        GlobalRandomness, match=rf"map\(augment\) at test_functions.py:\d+ .*{named}"
+    ):
         Dataset.range(3).map(augment)[0]
 
 

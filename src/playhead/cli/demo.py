@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import itertools
 import random
+import signal
 import statistics
 import sys
 import tempfile
@@ -79,7 +80,7 @@ def command(kills: int, seed: int, epochs: int, directory: Path | None) -> None:
     Training is on the CPU, where TensorFlow repeats these bits without a determinism switch. On a
     GPU it needs tf.config.experimental.enable_op_determinism().
 
-    Exit status 0: identical. 1: not. 130: interrupted.
+    Exit status 0: identical after all the kills asked for. 1: not. 130: interrupted.
     """
     missing = [name for module, name in _NEEDS.items() if importlib.util.find_spec(module) is None]
     if missing:
@@ -89,6 +90,7 @@ def command(kills: int, seed: int, epochs: int, directory: Path | None) -> None:
     elif directory.exists() and any(directory.iterdir()):
         raise click.UsageError(f"--directory: {directory} is not empty")
     console = Console(highlight=False)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # leaving kills the child
     try:
         identical = Demo(directory, kills=kills, seed=seed, epochs=epochs, console=console).run()
     except KeyboardInterrupt:
@@ -114,7 +116,7 @@ class Demo:
         self._returns: list[Return] = []
 
     def run(self) -> bool:
-        """Whether both trainings came to the same, bit for bit."""
+        """Whether all kills were made and both trainings came to the same, bit for bit."""
         from playhead.cli import plot
 
         began = time.perf_counter()
@@ -150,7 +152,10 @@ class Demo:
         for name, said in facts:
             self._say(f"{name:<{width}}  {said}")
         self._say(f"plot: {picture}", "bold")
-        return identical
+        if len(self._kills) < self._asked:
+            made = count(len(self._kills), "kill")
+            self._say(f"only {made} of {self._asked} could be made: give it more --epochs", "red")
+        return identical and len(self._kills) == self._asked
 
     def _say(self, text: str, style: str = "") -> None:
         # Neither markup nor folding: paths and lines stay as they are.

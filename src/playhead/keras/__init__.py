@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 from playhead.errors import PreemptedError
 
 if TYPE_CHECKING:
-    from playhead.keras.fit import fit as fit
     from playhead.keras.preemption import Preempted as Preempted
+    from playhead.keras.training import fit as fit
 
 __all__ = ["Preempted", "PreemptedError", "fit"]
 
-_HOMES = {"fit": "fit", "Preempted": "preemption"}
+_HOMES = {"fit": "training", "Preempted": "preemption"}
 
 
 def __getattr__(name: str) -> Any:

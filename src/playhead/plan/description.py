@@ -117,7 +117,9 @@ def _aligned(
     old: list[Operation], new: list[Operation], nodes: list[Node], key: Callable[[Operation], Any]
 ) -> Iterator[tuple[Operation | None, Operation | None, Node | None]]:
     """Which saved operation is which of now: of the same name where there is one, else of the same kind."""
-    matcher = difflib.SequenceMatcher(None, list(map(key, old)), list(map(key, new)), autojunk=False)
+    matcher = difflib.SequenceMatcher(
+        None, list(map(key, old)), list(map(key, new)), autojunk=False
+    )
     for tag, a, b, c, d in matcher.get_opcodes():
         if tag == "equal":
             yield from zip(old[a:b], new[c:d], nodes[c:d], strict=True)

@@ -222,7 +222,9 @@ class Filter(Node):
             result = self.function(block)
             if isinstance(result, Columns):
                 return np.flatnonzero(next(iter(leaves(result.nest))))
-            return np.array([k for k, row in enumerate(result.rows()) if self._truth(row)], np.int64)
+            return np.array(
+                [k for k, row in enumerate(result.rows()) if self._truth(row)], np.int64
+            )
         except Exception as error:
             explained(error, self, len(block), places, trace)
             raise
