@@ -21,6 +21,7 @@ def test_the_python_blocks_of_a_page_run(page, tmp_path, monkeypatch, capsys):
         code = match["setup"] or match["code"]
         line = text[: match.start()].count("\n") + 2
         exec(compile("\n" * (line - 1) + code, str(page), "exec"), names)
+    names.clear()  # a traced function would keep its page's iterators alive
 
 
 def test_the_readme_shows_the_error_it_promises():
