@@ -626,3 +626,53 @@ def test_override_takes_the_differences_of_one_operation_as_they_are():
     with pytest.raises(PipelineChanged):
         restored(numbers().batch(5), position, override=["batch"])
     assert issubclass(UnreadablePosition, ValueError)
+
+
+# What from_here and epochs leave alone
+
+
+def test_from_here_goes_on_where_an_extension_moved_nothing():
+    saved = after(Dataset.range(10).repeat(2), 5)
+    iterator = Dataset.range(10).repeat(3).iterator()
+    iterator.load_state_dict(saved, on_change="from_here")
+    assert lists(iterator) == [*range(5, 10), *range(10), *range(10)]
+    assert iterator.position.lineage == ()
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_fewer_epochs_than_the_position_has_done_are_refused(stream):
+    dataset = Dataset.range(10)
+    dataset = dataset.filter(lambda x: True) if stream else dataset
+    saved = after(dataset, 25, epochs=None)
+    with pytest.raises(PipelineChanged, match=r"stands in epoch 2.*ends before it") as raised:
+        dataset.iterator(epochs=1).load_state_dict(saved)
+    assert "epochs=3" in str(raised.value)
+    again = dataset.iterator(epochs=3)
+    again.load_state_dict(saved)
+    assert lists(again) == [5, 6, 7, 8, 9]
+
+
+def test_the_end_of_all_epochs_is_no_epoch_too_far():
+    dataset = Dataset.range(3)
+    iterator = dataset.iterator(epochs=2)
+    for epoch in iterator.epochs():
+        list(epoch)
+    again = dataset.iterator(epochs=2)
+    again.load_state_dict(iterator.position)
+    assert again.position.epoch == 2
+    assert list(again) == []
+
+
+def test_columns_that_changed_names_are_another_dataset_and_another_order_of_names_is_not():
+    a, b = np.arange(6), np.arange(6) * 10
+    saved = after(Dataset.from_tensor_slices({"x": a, "y": b}), 2)
+    with pytest.raises(PipelineChanged, match="content"):
+        Dataset.from_tensor_slices({"x": b, "y": a}).iterator().load_state_dict(saved)
+    same = Dataset.from_tensor_slices({"y": b, "x": a}).iterator()
+    same.load_state_dict(saved)
+    assert next(same) == {"x": 2, "y": 20}
+
+
+def test_a_table_of_objects_says_that_its_content_is_only_declared():
+    column = np.array([1, 2, 3, 4], object)
+    assert Dataset.from_tensor_slices(column).operations()[0]["kind"] == "declared"

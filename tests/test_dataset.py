@@ -403,3 +403,62 @@ def test_every_public_name_is_there():
     assert all(hasattr(ph, name) for name in set(ph.__all__) - heavy)
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         ph.nothing  # noqa: B018
+
+
+# Datasets brought together
+
+
+def test_seed_gives_datasets_that_are_zipped_orders_and_numbers_of_their_own():
+    def numbered(x, rng):
+        return rng.integers(1000)
+
+    orders = Dataset.zip(Dataset.range(50).shuffle(), Dataset.range(50).shuffle()).seed(3)
+    first, second = zip(*([int(x) for x in pair] for pair in orders), strict=True)
+    assert sorted(first) == sorted(second) == list(range(50))
+    assert first != second
+    numbers = [Dataset.range(50).map(numbered, rng=True) for _ in range(2)]
+    pairs = list(Dataset.zip(*numbers).seed(3))
+    assert sum(a == b for a, b in pairs) < 5
+    alone = Dataset.range(50).shuffle().seed(3)
+    assert [int(x) for x in alone] == list(first)
+
+
+def test_a_chain_of_concatenates_is_one_operation():
+    dataset = Dataset.range(2)
+    for k in range(600):
+        dataset = dataset.concatenate(Dataset.range(k, k + 1))
+    assert len(dataset) == 602
+    assert [int(dataset[k]) for k in (0, 1, 2, 601)] == [0, 1, 0, 599]
+    iterator = dataset.iterator()
+    next(iterator)
+    assert len(iterator.position.to_json()) < 1024
+
+
+def test_the_spec_of_concatenated_datasets_fits_both():
+    three = Dataset.from_tensor_slices(np.zeros((2, 3), np.float32))
+    four = Dataset.from_tensor_slices(np.zeros((2, 4), np.float32))
+    assert three.concatenate(four).element_spec == ArraySpec((None,), np.dtype(np.float32))
+
+
+def test_numpy_integers_are_numbers_everywhere_and_fractions_nowhere():
+    dataset = Dataset.range(10).shuffle(seed=np.int64(3)).batch(np.int32(4))
+    assert lists(dataset.epoch(np.int64(1))) == lists(dataset.epoch(1))
+    iterator = dataset.iterator(epochs=np.int64(2))
+    iterator.seek(np.int64(1))
+    assert iterator.position_at(np.int64(2)).to_json() == iterator.position_at(2).to_json()
+    with pytest.raises(TypeError):
+        iterator.seek(2.5)
+    with pytest.raises(TypeError):
+        dataset.iterator(epochs=2.5)
+    with pytest.raises(TypeError):
+        Dataset.range(3).shuffle(seed=1.7)
+    with pytest.raises(ph.errors.OutOfReach, match="count from 0"):
+        iterator.seek(-1)
+
+
+def test_places_in_very_many_passes_are_found():
+    dataset = Dataset.range(2).shuffle(seed=1).repeat().batch(40)
+    batch = dataset[100]
+    assert [sorted(batch[k : k + 2].tolist()) for k in range(0, 40, 2)] == [[0, 1]] * 20
+    alone = Dataset.range(2).shuffle(seed=1).repeat()
+    assert batch.tolist() == [int(alone[k]) for k in range(4000, 4040)]

@@ -809,3 +809,25 @@ def test_an_iterator_that_is_left_open_makes_no_noise_at_the_interpreters_end(tm
         print(next(kept))
     """
     assert run(tmp_path, script) == "0\n"
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["seekable", "stream"])
+@pytest.mark.parametrize("by_epochs", [False, True])
+def test_an_interrupt_on_the_way_to_the_consumer_leaves_the_element_undelivered(stream, by_epochs):
+    dataset = Dataset.range(6)
+    iterator = (dataset.filter(lambda x: True) if stream else dataset).iterator()
+    elements = next(iterator.epochs()) if by_epochs else iterator
+    assert [int(next(elements)) for _ in range(2)] == [0, 1]
+    before = iterator.position
+    deliver = iterator._deliver
+
+    def interrupted():
+        deliver()
+        raise KeyboardInterrupt
+
+    iterator._deliver = interrupted
+    with pytest.raises(KeyboardInterrupt):
+        next(elements)
+    del iterator._deliver
+    assert iterator.position == before == iterator.position_at(2)
+    assert lists(iterator) == [2, 3, 4, 5]

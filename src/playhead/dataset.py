@@ -76,8 +76,7 @@ class Dataset:
         The arrays are not copied and must not be changed afterwards. Raises `PipelineError` where their
         first axes differ.
         """
-        columns, _ = tensor_slices(tensors)
-        return Dataset(TensorSlices(columns, info=_info(name)))
+        return Dataset(TensorSlices(tensor_slices(tensors), info=_info(name)))
 
     @staticmethod
     def from_tensors(tensors: Nest, name: str | None = None) -> Dataset:
@@ -205,7 +204,8 @@ class Dataset:
 
     def concatenate(self, dataset: Dataset, name: str | None = None) -> Dataset:
         """This dataset's elements, then `dataset`'s."""
-        return Dataset(Concatenate((self.node, _node(dataset, "concatenate")), info=_info(name)))
+        first = self.node.parents if isinstance(self.node, Concatenate) else (self.node,)
+        return Dataset(Concatenate((*first, _node(dataset, "concatenate")), info=_info(name)))
 
     # --- elements ---------------------------------------------------------------------------------------
 
@@ -320,7 +320,7 @@ class Dataset:
 
     def seed(self, seed: int) -> Dataset:
         """The pipeline with `seed` for every random operation that was given none."""
-        return self.with_node(seeded(self.node, int(seed)))
+        return self.with_node(seeded(self.node, operator.index(seed)))
 
     def iterator(self, epochs: int | None = 1) -> Iterator:
         """An iterator over `epochs` passes (None: endless), always from the beginning."""
@@ -405,7 +405,7 @@ def _node(dataset: Any, op: str) -> Node:
 
 
 def _seed(seed: int | None) -> tuple[int, bool]:
-    return (randomness.draw_seed(), True) if seed is None else (int(seed), False)
+    return (randomness.draw_seed(), True) if seed is None else (operator.index(seed), False)
 
 
 def _positive(op: str, argument: str, value: int) -> int:

@@ -22,6 +22,7 @@ class Epoch:
     """Pass `number` of `dataset`: iterable, and a sequence where the dataset is seekable."""
 
     def __init__(self, dataset: Dataset, number: int) -> None:
+        number = operator.index(number)
         if number < 0:
             raise PipelineError(f"epochs count from 0, not {number}")
         self.dataset = dataset

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from playhead.execution.ahead import Ahead
-from playhead.execution.threads import Threads
+from playhead.execution.threads import BUDGET, Alone, Threads, cores, nbytes
 from playhead.plan.node import Chunk, Compute, Cursor, Node, Serial, as_chunk, walk_places
-from playhead.plan.prefetch import AUTOTUNE, Prefetch, outermost
+from playhead.plan.prefetch import AUTOTUNE, outermost
 
 Event: TypeAlias = tuple[
     int, Chunk | None
@@ -42,28 +42,34 @@ def open_feed(
     A stream with read-ahead is walked in a thread of its own; a seekable pipeline only where `eager`.
     """
     prefetch = outermost(node)
-    pool = _pool(prefetch)
-    compute: Compute = pool if pool is not None else Serial()
-    if node.seekable:
-        walk = _seekable(node, epoch, index, epochs, compute)
-    else:
-        walk = _stream(node, epoch, cursor, epochs, compute)
-    if pool is None or prefetch is None or (node.seekable and not eager):
+    if prefetch is None or prefetch.buffer_size == 0:
+        walk = _walk(node, epoch, index, cursor, epochs, Serial())
+        return Feed(walk, walk=walk)
+    size = prefetch.buffer_size
+    records = None if size == AUTOTUNE else size * node.weight
+    # One worker means one call of a user's function at a time: then the walk's own thread computes.
+    pool = (
+        None if prefetch.workers == 1 and not node.seekable else Threads(prefetch.workers, records)
+    )
+    walk = _walk(node, epoch, index, cursor, epochs, pool or Alone(records))
+    if node.seekable and not eager:
         return Feed(walk, walk=walk, pool=pool)
-    limit = 4 * pool.workers if prefetch.buffer_size == AUTOTUNE else prefetch.buffer_size
-    ahead: Ahead[Event] = Ahead(walk, _units, limit)
+    ahead: Ahead[Event] = Ahead(walk, _sizes, (4 * cores() if size == AUTOTUNE else size, BUDGET))
     return Feed(ahead, ahead=ahead, pool=pool)
 
 
-def _pool(prefetch: Prefetch | None) -> Threads | None:
-    if prefetch is None or prefetch.buffer_size == 0:
-        return None
-    return Threads(prefetch.workers, prefetch.buffer_size)
+def _walk(
+    node: Node, epoch: int, index: int, cursor: Cursor, epochs: int | None, compute: Compute
+) -> Generator[Event, None, None]:
+    if node.seekable:
+        return _seekable(node, epoch, index, epochs, compute)
+    return _stream(node, epoch, cursor, epochs, compute)
 
 
-def _units(event: Event) -> int:
+def _sizes(event: Event) -> tuple[int, int]:
+    """Elements and bytes."""
     chunk = event[1]
-    return 0 if chunk is None else len(chunk)
+    return (0, 0) if chunk is None else (len(chunk), nbytes(chunk.block))
 
 
 def _seekable(

@@ -2,50 +2,39 @@
 
 from __future__ import annotations
 
+import operator
 import os
 import sys
 import time
-import warnings
 from collections import deque
 from collections.abc import Callable, Iterable
 from collections.abc import Iterator as IteratorABC
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Self, SupportsIndex
 
 import numpy as np
 
 from playhead.errors import (
-    FunctionChanged,
-    LibraryChanged,
     NotSeekable,
     OutOfReach,
-    PipelineChanged,
-    UnreadablePosition,
     WrongDoor,
 )
 from playhead.feed import Feed, open_feed
 from playhead.plan.block import Element
 from playhead.plan.description import (
-    Difference,
-    adopt,
-    compare,
-    differing,
     fingerprint,
-    only_batch_size,
     operations,
-    render,
 )
-from playhead.plan.extension import is_extension
 from playhead.plan.lock import Lock
-from playhead.plan.node import Node, Places, Record, is_count
-from playhead.plan.order import Grid
-from playhead.plan.origin import Place, can_enter, cut_anew, entry, records_since, resized
+from playhead.plan.node import Node, Places, Record
+from playhead.plan.origin import Place
 from playhead.position import Origin, Position
+from playhead.restore import Entry, enter, grid, records_before
+from playhead.restore import OnChange as OnChange
 
 if TYPE_CHECKING:
     from playhead.dataset import Dataset
 
-OnChange = Literal["error", "by_record", "from_here"]
 HISTORY = 1024
 
 
@@ -80,6 +69,7 @@ class Iterator(IteratorABC[Element]):
     """
 
     def __init__(self, dataset: Dataset, *, epochs: int | None = 1, epoch: int = 0) -> None:
+        epochs = None if epochs is None else operator.index(epochs)
         if epochs is not None and epochs < 0:
             raise ValueError(f"epochs must be at least 0 or None, not {epochs}")
         self._given = dataset
@@ -103,8 +93,7 @@ class Iterator(IteratorABC[Element]):
 
     def __next__(self) -> Element:
         _refuse_inside_a_graph()
-        with self._lock:
-            element = self._take(None)
+        element = self._hand_over(None)
         if isinstance(element, _End):
             raise StopIteration
         return element
@@ -127,15 +116,31 @@ class Iterator(IteratorABC[Element]):
     def _rest_of(self, epoch: int) -> IteratorABC[Element]:
         while True:
             _refuse_inside_a_graph()
-            with self._lock:
-                element = self._take(epoch)
-                if isinstance(element, _End):
+            element = self._hand_over(epoch)
+            if isinstance(element, _End):
+                with self._lock:
                     if self._state.epoch == epoch and not self._closed:
                         self._state = self._after_epoch(self._state)
                         self._ended = False
                         self._remember()
-                    return
+                return
             yield element
+
+    def _hand_over(self, within: int | None) -> Element | _End:
+        """The next element. An interrupt on its way to the consumer leaves it undelivered."""
+        before = self._state
+        try:
+            with self._lock:
+                return self._take(within)
+        except BaseException:
+            with self._lock:
+                if self._state is not before:
+                    self._state = before
+                    self._taken = 0
+                    if not self._node.seekable:
+                        self._history.pop()
+                    self._drop_feed()
+            raise
 
     def _take(self, within: int | None) -> Element | _End:
         """The next element; where `within` names an epoch, only of that one."""
@@ -169,7 +174,7 @@ class Iterator(IteratorABC[Element]):
                 if epoch == self._state.epoch:
                     self._ended = True
                 continue
-            self._rows = deque(chunk.block.rows())
+            self._rows = deque(chunk.block.own_rows())
             self._chunk_epoch, self._chunk_cursor = epoch, chunk.cursor
             self._chunk_trace, self._chunk_records = chunk.trace, chunk.records
             self._taken = 0
@@ -283,12 +288,13 @@ class Iterator(IteratorABC[Element]):
         with self._lock:
             return self._position(self._state)
 
-    def position_at(self, step: int) -> Position:
+    def position_at(self, step: SupportsIndex) -> Position:
         """After the first `step` elements: for a consumer that pulled more than it has used.
 
         Exact for any step of a seekable pipeline. A stream keeps its last 1024 cursors; beyond, and for a
         step before the one it was restored to, raises `OutOfReach`.
         """
+        step = operator.index(step)
         with self._lock:
             if step == self._state.step:
                 return self._position(self._state)
@@ -303,7 +309,7 @@ class Iterator(IteratorABC[Element]):
                 step=step,
             )
 
-    def seek(self, step: int) -> None:
+    def seek(self, step: SupportsIndex) -> None:
         """Go to where the first `step` elements have been delivered. Raises `NotSeekable` for a stream."""
         with self._lock:
             if not self._node.seekable:
@@ -311,13 +317,15 @@ class Iterator(IteratorABC[Element]):
                     "this pipeline is a stream: it can be restored, not moved",
                     help="load_state_dict(position) goes to a saved position",
                 )
-            state = self._seek_state(step)
+            state = self._seek_state(operator.index(step))
             self._drop_feed(wait=True)
             self._state = state
             self._forget()
 
     def _seek_state(self, step: int) -> _State:
         begin = self._origin.step if self._origin else 0
+        if step < 0:
+            raise OutOfReach(f"steps count from 0, and {step} is none", step=step)
         if step < begin:
             raise OutOfReach(
                 f"step {step} lies before step {begin}, where this pipeline took over",
@@ -344,7 +352,7 @@ class Iterator(IteratorABC[Element]):
         return _State(step, *place, self._records_at(place) or 0, None)
 
     def _records_at(self, place: Place) -> int | None:
-        return _records_before(self._node, self._origin, place)
+        return records_before(self._node, self._origin, place)
 
     def _position(self, state: _State) -> Position:
         seekable = self._node.seekable
@@ -361,8 +369,9 @@ class Iterator(IteratorABC[Element]):
             lineage=self._lineage,
         )
 
-    def trace(self, step: int | None = None) -> list[Record]:
+    def trace(self, step: SupportsIndex | None = None) -> list[Record]:
         """The records of the last element, or of the `step`th (seekable pipelines), in order."""
+        step = None if step is None else operator.index(step)
         with self._lock:
             if step is None or (step == self._state.step and self._chunk_trace is not None):
                 if self._chunk_trace is not None and self._taken:
@@ -421,100 +430,26 @@ class Iterator(IteratorABC[Element]):
         if on_change not in ("error", "by_record", "from_here"):
             raise ValueError(f'on_change is "error", "by_record" or "from_here", not {on_change!r}')
         position = _as_position(state)
-        saved = position.pipeline["operations"]
         with self._lock:
-            node = adopt(saved, self._given.node)
-            found = compare(saved, node)
-            accepted = set(override)
-            moved = [d for d in differing(found) if d.op not in accepted]
-            origin = position.origin
-            if moved and on_change == "from_here":
-                self._from_here(position)
-                return
-            cut = node
-            if moved and on_change == "by_record" and only_batch_size(found) is not None:
-                origin, cut = self._by_record(position, found, node)
-            elif moved and not is_extension(found, node, position.epoch, position.step_in_epoch):
-                raise self._changed(position, found)
-            elif origin is not None and origin.places:
-                cut = _cut_as_saved(node, origin)
-            if not _belongs(cut, origin, position):
-                if differing(found):
-                    raise self._changed(position, found)
-                raise UnreadablePosition(
-                    "the position's numbers do not agree with each other in this pipeline",
-                    help="take an earlier one: this one was damaged or edited",
-                )
-            _warn(found)
-            at, epoch = position.cursor, position.epoch
-            cursor = None if node.seekable else lambda: at
-            entered = _State(
-                position.step, epoch, position.step_in_epoch, position.records or 0, cursor
+            entry = enter(
+                self._given.node,
+                position,
+                on_change=on_change,
+                override=override,
+                epochs=self._epochs,
             )
-            self._enter(node, cut, origin, position.lineage, entered)
+            self._enter(entry)
 
-    def _from_here(self, position: Position) -> None:
-        node = self._given.node
-        past: dict[str, Any] = {"until_step": position.step, "pipeline": position.pipeline}
-        if position.origin is not None and position.origin.places:
-            past["origin"] = position.origin.to_dict()
-        cursor = None if node.seekable else lambda: node.start(0)
-        state = _State(position.step, 0, 0, position.records or 0, cursor)
-        origin = Origin(position.step, position.records)
-        self._enter(node, node, origin, (*position.lineage, past), state)
-
-    def _by_record(
-        self, position: Position, found: list[Difference], node: Node
-    ) -> tuple[Origin, Node]:
-        difference = only_batch_size(found)
-        assert difference is not None and difference.saved is not None
-        if not node.seekable:
-            raise self._changed(position, found)
-        size = difference.saved.get("size")
-        if not is_count(size) or not size:
-            raise UnreadablePosition(f"the position has batches of {size!r}")
-        old = resized(node, size)
-        before = position.origin
-        if before is not None and before.places:
-            old = _cut_as_saved(old, before)
-        if not _belongs(old, before, position):
-            raise self._changed(position, found)
-        places, record = entry(old, (position.epoch, position.step_in_epoch))
-        origin = Origin(position.step, position.records, tuple(places), record)
-        return origin, cut_anew(resized(node, difference.now["size"]), places, record)  # type: ignore[index]
-
-    def _enter(
-        self,
-        node: Node,
-        cut: Node,
-        origin: Origin | None,
-        lineage: tuple[dict[str, Any], ...],
-        state: _State,
-    ) -> None:
-        """Walk `cut`, which is `node` unless batches are cut anew, from `state`."""
+    def _enter(self, entry: Entry) -> None:
+        at, node = entry.cursor, entry.node
+        cursor = None if node.seekable else lambda: at
         self._drop_feed(wait=True)
-        self._set_pipeline(self._given.with_node(node), cut, origin, lineage, state.epoch)
-        self._state = state
+        self._set_pipeline(
+            self._given.with_node(node), entry.cut, entry.origin, entry.lineage, entry.epoch
+        )
+        self._state = _State(entry.step, entry.epoch, entry.inner, entry.records, cursor)
         self._closed = False
         self._forget()
-
-    def _changed(self, position: Position, found: list[Difference]) -> PipelineChanged:
-        moved = differing(found)
-        help = "restore what was changed"
-        if only_batch_size(found) is not None and position.records is not None:
-            help += f', or on_change="by_record" goes on at record {position.records}'
-        help += '; on_change="from_here" starts the new pipeline at its beginning'
-        if not moved:
-            why = "the position lies behind the end of this pipeline, or on another grid"
-        else:
-            why = "Going on would repeat or skip records."
-        return PipelineChanged(
-            f"the saved position does not fit this pipeline\n{render(found)}\n"
-            f"  At step {position.step}: {why}",
-            help=help,
-            differences=moved,
-            step=position.step,
-        )
 
     def _set_pipeline(
         self,
@@ -526,57 +461,11 @@ class Iterator(IteratorABC[Element]):
     ) -> None:
         self._dataset, self._node = dataset, node
         self._origin, self._lineage = origin, lineage
-        self._grid = _grid(node, origin, epoch)
+        self._grid = grid(node, origin, epoch)
 
     def __repr__(self) -> str:
         state = self._state
         return f"<playhead.Iterator at step {state.step}, epoch {state.epoch}, {state.inner} in it>"
-
-
-def _grid(node: Node, origin: Origin | None, epoch: int) -> Grid:
-    """Which step stands at which place; an endless epoch never ends, so it is the only one."""
-    length = node.length if node.seekable else None
-    step = origin.step if origin else 0
-    if origin is not None and origin.places:
-        first, inner = origin.places[0]
-        return Grid(length, (step, first, inner), node.length_at(first))
-    return Grid(length, (step, epoch if length is None else 0, 0))
-
-
-def _records_before(node: Node, origin: Origin | None, place: Place) -> int | None:
-    """Records delivered before a place of a seekable pipeline; None where they cannot be counted."""
-    if not node.countable or (origin is not None and origin.records is None):
-        return None
-    before = (origin.records or 0) if origin else 0
-    if origin is not None and origin.places:
-        return before + records_since(node, list(origin.places), origin.record, place)
-    epoch, inner = place
-    whole = node.count_records(node.length) if node.length is not None else 0
-    return before + epoch * whole + node.count_records(inner)
-
-
-def _belongs(node: Node, origin: Origin | None, position: Position) -> bool:
-    """Whether the numbers of a position agree with each other and with the pipeline."""
-    epoch, inner = position.epoch, position.step_in_epoch
-    if not node.seekable:
-        return position.cursor is not None and node.fits(position.cursor, epoch)
-    end = node.length_at(epoch)
-    if position.cursor is not None or (end is not None and inner > end):
-        return False
-    if origin is not None and origin.places and (epoch, inner) < origin.places[0]:
-        return False
-    if _grid(node, origin, epoch).joined(epoch, inner) != position.step:
-        return False
-    records = _records_before(node, origin, (epoch, inner))
-    return records is None or records == position.records
-
-
-def _cut_as_saved(node: Node, origin: Origin) -> Node:
-    if not can_enter(node, list(origin.places), origin.record):
-        raise UnreadablePosition(
-            "the position's origin names places that this pipeline does not have"
-        )
-    return cut_anew(node, list(origin.places), origin.record)
 
 
 def _as_position(state: Position | dict[str, Any] | str | bytes) -> Position:
@@ -585,34 +474,6 @@ def _as_position(state: Position | dict[str, Any] | str | bytes) -> Position:
     if isinstance(state, str | bytes):
         return Position.from_json(state)
     return Position.from_dict(state)
-
-
-def _warn(found: list[Difference]) -> None:
-    """What leaves every place where it is, and still may change values."""
-    for difference in found:
-        saved, now = difference.saved or {}, difference.now or {}
-        called = f"{difference.op}({(now or saved).get('fn')})"
-        if difference.kind == "function":
-            other = difference.op in ("filter", "generator")
-            effect = "other elements may follow" if other else "values may differ"
-            warnings.warn(
-                f"{called} {difference.where} has other code than when the position was saved: {effect}",
-                FunctionChanged,
-                stacklevel=4,
-            )
-        elif difference.kind in ("added", "removed") and difference.op == "map":
-            warnings.warn(
-                f"{called} was {difference.kind} since the position was saved: values may differ",
-                FunctionChanged,
-                stacklevel=4,
-            )
-        elif difference.kind == "numpy":
-            warnings.warn(
-                f"random numbers of {called} come from numpy {now.get('numpy')}, the position from "
-                f"{saved.get('numpy')}: its generators may draw other numbers",
-                LibraryChanged,
-                stacklevel=4,
-            )
 
 
 def _refuse_inside_a_graph() -> None:

@@ -61,7 +61,7 @@ def test_no_more_than_the_buffer_is_computed_ahead(pool):
             started.append(item)
         return item
 
-    results = pool(3, buffer_size=5).ordered(work, iter(range(100)))
+    results = pool(3, records=5).ordered(work, iter(range(100)))
     for k in range(20):
         assert next(results) == k
         time.sleep(0.005)
@@ -95,7 +95,7 @@ def test_the_memory_of_what_waits_is_bounded_whatever_the_buffer(pool):
             most = max(most, len(alive))
         return Rows([np.zeros(1000)])
 
-    results = pool(4, buffer_size=64, budget=3 * 8000).ordered(work, range(60))
+    results = pool(4, records=64, budget=3 * 8000).ordered(work, range(60))
     for k, _ in enumerate(results):
         time.sleep(0.002)
         with lock:
@@ -112,7 +112,7 @@ def test_an_error_comes_in_its_turn_and_the_rest_is_not_begun(pool):
             raise KeyError(item)
         return item
 
-    results = pool(2, buffer_size=4).ordered(work, range(1000))
+    results = pool(2, records=4).ordered(work, range(1000))
     assert [next(results) for _ in range(5)] == [0, 1, 2, 3, 4]
     with pytest.raises(KeyError):
         next(results)
@@ -136,7 +136,7 @@ def test_an_item_that_fails_gives_its_elements_up_to_the_failing_one(pool):
         return [10 * x for x in span]
 
     spans = [Span(range(k, k + 5)) for k in range(0, 30, 5)]
-    for compute in (pool(3), pool(1, buffer_size=2)):
+    for compute in (pool(3), pool(1, records=2)):
         results, got = attempt(compute, work, spans), []
         while len(got) < 13:
             item, result = next(results)
@@ -212,7 +212,7 @@ def test_a_walk_stays_so_many_units_ahead():
             made.append(k)
             yield k
 
-    ahead = Ahead(walk(), lambda item: 1, 3)
+    ahead = Ahead(walk(), lambda item: (1, 0), (3, 9))
     for k in range(20):
         assert next(ahead) == k
         time.sleep(0.002)
@@ -222,7 +222,7 @@ def test_a_walk_stays_so_many_units_ahead():
 
 
 def test_an_item_larger_than_the_limit_goes_through_alone():
-    ahead = Ahead((k for k in [1, 50, 1, 60]), lambda item: item, 3)
+    ahead = Ahead((k for k in [1, 50, 1, 60]), lambda item: (item, 0), (3, 9))
     assert list(ahead) == [1, 50, 1, 60]
     ahead.close()
 
@@ -233,7 +233,7 @@ def test_an_error_of_the_walk_comes_after_what_was_walked_and_comes_again():
         yield 2
         raise KeyError("three")
 
-    ahead = Ahead(walk(), lambda item: 1, 10)
+    ahead = Ahead(walk(), lambda item: (1, 0), (10, 9))
     assert [next(ahead), next(ahead)] == [1, 2]
     for _ in range(2):
         with pytest.raises(KeyError, match="three"):
@@ -251,7 +251,7 @@ def test_a_walk_that_is_dropped_ends_and_is_closed():
         finally:
             closed.set()
 
-    ahead = Ahead(walk(), lambda item: 1, 2)
+    ahead = Ahead(walk(), lambda item: (1, 0), (2, 9))
     next(ahead)
     del ahead
     assert closed.wait(5) and no_threads("playhead-walk")
@@ -265,7 +265,7 @@ def test_a_slow_walk_can_be_left_without_waiting_for_it():
         going.wait(10)
         yield 2
 
-    ahead = Ahead(walk(), lambda item: 1, 5)
+    ahead = Ahead(walk(), lambda item: (1, 0), (5, 9))
     next(ahead)
     began = time.monotonic()
     ahead.close(wait=False)
@@ -306,3 +306,39 @@ def test_a_lock_that_another_thread_holds_is_open_in_a_forked_child():
     free.set()
     holder.join()
     assert os.waitstatus_to_exitcode(status) == 0
+
+
+def test_what_waits_of_a_stream_is_bounded_in_bytes_too():
+    made = []
+
+    def walk():
+        for k in range(50):
+            made.append(k)
+            yield k
+
+    ahead = Ahead(walk(), lambda item: (1, 100), (40, 350))
+    assert next(ahead) == 0
+    time.sleep(0.05)
+    assert 4 <= len(made) <= 5  # one taken, three wait, one more may be in the walk's hand
+    ahead.close()
+
+
+def test_one_worker_never_runs_two_user_functions_at_once():
+    running, overlaps = [], []
+
+    def busy(x=0):
+        running.append(x)
+        if len(running) > 1:
+            overlaps.append(x)
+        time.sleep(0.0005)
+        running.pop()
+        return x
+
+    def generate():
+        for k in range(60):
+            yield busy(k)
+
+    dataset = Dataset.from_generator(generate).map(busy).filter(lambda x: busy(x) >= 0)
+    with dataset.prefetch(8, workers=1).iterator() as iterator:
+        assert len(list(iterator)) == 60
+    assert not overlaps

@@ -172,3 +172,43 @@ def test_drawing_from_ones_own_generator_is_no_warning():
         warnings.simplefilter("error")
         Dataset.range(3).map(lambda x: x + rng.random())[0]
         Dataset.range(3).map(lambda x, rng: x + rng.random(), rng=True)[0]
+
+
+@pytest.mark.parametrize("form", ["auto", "python"])
+def test_a_draw_at_a_later_one_of_the_first_elements_is_seen_too_in_any_form(form):
+    def sometimes(x):
+        return x + random.random() if x == 2 else x
+
+    with pytest.warns(GlobalRandomness, match="sometimes"):
+        assert len(list(Dataset.range(3).map(sometimes, form=form))) == 3
+
+
+# Errors of the user's own are never taken for a function of tensors
+
+
+@pytest.mark.parametrize("error", [OSError, ValueError, AssertionError, KeyError])
+def test_an_error_on_the_first_element_is_raised_though_tensorflow_is_there(error):
+    pytest.importorskip("tensorflow")
+    calls = []
+
+    def flaky(x):
+        calls.append(x)
+        if len(calls) == 1:
+            raise error("disk")
+        return x * np.float32(1 / 3)
+
+    with pytest.raises(error, match="disk"):
+        Dataset.range(3).map(flaky)[0]
+    assert len(calls) == 1
+
+
+def test_a_function_that_needs_tensors_is_traced_though_numpy_values_break_it():
+    tf = pytest.importorskip("tensorflow")
+
+    def doubled(x):
+        x.set_shape([2])
+        return tf.cast(x, tf.float32) * 2
+
+    dataset = Dataset.from_tensor_slices(np.ones((3, 2), np.float32)).map(doubled)
+    assert dataset[1].tolist() == [2, 2]
+    assert dataset.operations()[-1]["form"] == "tf"

@@ -7,31 +7,40 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
-from typing import Generic, TypeVar
+from typing import Generic, TypeAlias, TypeVar
 
 Item = TypeVar("Item")
+Sizes: TypeAlias = tuple[int, int]
 
 
 class _Queue(Generic[Item]):
-    def __init__(self, limit: int) -> None:
-        self.limit = limit
-        self.items: deque[tuple[Item, int]] = deque()
-        self.held = 0
+    def __init__(self, limits: Sizes) -> None:
+        self.limits = limits
+        self.items: deque[tuple[Item, Sizes]] = deque()
+        self.held: Sizes = (0, 0)
         self.changed = threading.Condition()
         self.stopped = False
         self.finished = False
         self.error: BaseException | None = None
 
+    def is_full(self, more: Sizes) -> bool:
+        if not self.held[0]:
+            return False
+        return any(h + m > most for h, m, most in zip(self.held, more, self.limits, strict=True))
+
 
 class Ahead(Generic[Item]):
-    """Iterates `walk` in a thread, while fewer than `limit` units wait; `size` counts an item's units."""
+    """Iterates `walk` in a thread, while what waits stays within `limits`; `sizes` measures an item.
+
+    Both are (elements, bytes). An item larger than the limits waits alone.
+    """
 
     def __init__(
-        self, walk: Generator[Item, None, None], size: Callable[[Item], int], limit: int
+        self, walk: Generator[Item, None, None], sizes: Callable[[Item], Sizes], limits: Sizes
     ) -> None:
-        self._queue: _Queue[Item] = _Queue(limit)
+        self._queue: _Queue[Item] = _Queue(limits)
         self._thread = threading.Thread(
-            target=_fill, args=(walk, size, self._queue), name="playhead-walk", daemon=True
+            target=_fill, args=(walk, sizes, self._queue), name="playhead-walk", daemon=True
         )
         self._finalizer = weakref.finalize(self, _stop, self._queue)
         self._thread.start()
@@ -48,8 +57,8 @@ class Ahead(Generic[Item]):
                 if queue.error is not None:
                     raise queue.error
                 raise StopIteration
-            item, size = queue.items.popleft()
-            queue.held -= size
+            item, sizes = queue.items.popleft()
+            queue.held = (queue.held[0] - sizes[0], queue.held[1] - sizes[1])
             queue.changed.notify_all()
             return item
 
@@ -72,20 +81,20 @@ def _stop(queue: _Queue[Item]) -> None:
 
 
 def _fill(
-    walk: Generator[Item, None, None], size: Callable[[Item], int], queue: _Queue[Item]
+    walk: Generator[Item, None, None], measure: Callable[[Item], Sizes], queue: _Queue[Item]
 ) -> None:
     error: BaseException | None = None
     with contextlib.closing(walk):
         try:
             for item in walk:
-                units = size(item)
+                sizes = measure(item)
                 with queue.changed:
-                    while queue.held and queue.held + units > queue.limit and not queue.stopped:
+                    while queue.is_full(sizes) and not queue.stopped:
                         queue.changed.wait()
                     if queue.stopped:
                         return
-                    queue.items.append((item, units))
-                    queue.held += units
+                    queue.items.append((item, sizes))
+                    queue.held = (queue.held[0] + sizes[0], queue.held[1] + sizes[1])
                     queue.changed.notify_all()
                 del item
         except BaseException as raised:

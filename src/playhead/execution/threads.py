@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from playhead.plan.block import Columns, Rows, leaves
-from playhead.plan.node import Node, Pace
+from playhead.plan.node import Node, Pace, Serial
 from playhead.plan.prefetch import AUTOTUNE
 
 Item = TypeVar("Item")
@@ -34,32 +34,48 @@ def cores() -> int:
     return os.cpu_count() or 1
 
 
-class Threads:
-    """Computes in `workers` threads and yields in order, at most `buffer_size` elements ahead.
+class Alone(Serial):
+    """Computes where it is walked, one call after the other, but in chunks: for a walk that runs ahead."""
 
-    `buffer_size` AUTOTUNE (-1): two chunks ahead for each worker. Whatever was asked for, what is held
-    ahead stays within about `budget` bytes, counted by the results seen so far.
+    def __init__(self, records: int | None) -> None:
+        self._records = records
+
+    def pace(self, node: Node) -> Pace:
+        return _pace(node, self._records, 1)
+
+
+def _pace(node: Node, records: int | None, workers: int) -> Pace:
+    most = max(1, 1024 // node.weight)
+    if records is not None:
+        most = max(1, min(most, records // (workers * node.weight)))
+    return Pace(most)
+
+
+class Threads:
+    """Computes in `workers` threads and yields in order, at most `records` records ahead.
+
+    `records` None: two chunks ahead for each worker. Whatever was asked for, what is held ahead stays
+    within about `budget` bytes, counted by the results seen so far.
     """
 
     def __init__(
-        self, workers: int = AUTOTUNE, buffer_size: int = AUTOTUNE, budget: int = BUDGET
+        self, workers: int = AUTOTUNE, records: int | None = None, budget: int = BUDGET
     ) -> None:
         self.workers = cores() if workers == AUTOTUNE else workers
-        self.buffer_size = buffer_size
+        self.records = records
         self.budget = budget
         self._pool = ThreadPoolExecutor(self.workers, thread_name_prefix="playhead")
 
     def pace(self, node: Node) -> Pace:
-        most = max(1, 1024 // node.weight)
-        if self.buffer_size != AUTOTUNE:
-            most = max(1, min(most, self.buffer_size // self.workers))
-        return Pace(most)
+        return _pace(node, self.records, self.workers)
 
-    def ordered(self, fn: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
-        return self._run(fn, iter(items), 2 * self.workers + 1)
+    def ordered(
+        self, fn: Callable[[Item], Result], items: Iterable[Item], weight: int = 1
+    ) -> Iterator[Result]:
+        return self._run(fn, iter(items), 2 * self.workers + 1, weight)
 
     def _run(
-        self, fn: Callable[[Item], Result], items: Iterator[Item], depth: int
+        self, fn: Callable[[Item], Result], items: Iterator[Item], depth: int, weight: int
     ) -> Iterator[Result]:
         waiting: deque[tuple[Future[Result], int]] = deque()
         ahead = 0
@@ -72,7 +88,7 @@ class Threads:
                     if isinstance(item, _Done):
                         more = False
                         break
-                    size = len(item) if hasattr(item, "__len__") else 1
+                    size = weight * len(item) if hasattr(item, "__len__") else weight
                     waiting.append((self._pool.submit(fn, item), size))
                     ahead += size
                 if not waiting:
@@ -90,7 +106,7 @@ class Threads:
     def _room(self, tasks: int, ahead: int, depth: int, typical: float) -> bool:
         if not tasks:
             return True
-        if self.buffer_size != AUTOTUNE and ahead >= self.buffer_size:
+        if self.records is not None and ahead >= self.records:
             return False
         if not typical:
             return tasks < self.workers  # nobody knows yet how large a result is

@@ -181,10 +181,10 @@ class Batch(Node):
         if isinstance(places.epoch, int):
             starts = self.first_element(places.epoch, places.index)
         else:
-            starts = np.empty_like(places.index)
-            for epoch in np.unique(places.epoch):
-                here = places.epoch == epoch
-                starts[here] = self.first_element(int(epoch), places.index[here])
+            starts = places.index * self.size
+            if self.origin is not None:
+                here = places.epoch == self.origin[0]
+                starts[here] = self.first_element(self.origin[0], places.index[here])
         stops = starts + self.size
         length = self.parent.length
         if length is not None:
@@ -200,12 +200,13 @@ class Batch(Node):
     def read(self, located: Located) -> Block:
         assert isinstance(located, Grouped)
         block = self.parent.read(located.inner)
-        return Rows(
-            [
-                self._stacked(block.slice(int(low), int(high)))
-                for low, high in zip(located.offsets[:-1], located.offsets[1:], strict=True)
-            ]
-        )
+        if len(located) == 1:
+            return Rows([self._stacked(block)])
+        parts = [
+            block.slice(int(low), int(high))
+            for low, high in zip(located.offsets[:-1], located.offsets[1:], strict=True)
+        ]
+        return Rows([self._stacked(p.copied() if isinstance(p, Columns) else p) for p in parts])
 
     def _stacked(self, block: Block) -> Any:
         if self.padding is not None and not isinstance(block, Columns):

@@ -66,6 +66,17 @@ def aligned_empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[An
     return raw[offset : offset + size].view(dtype).reshape(shape)
 
 
+def aligned_copy(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """A copy whose data starts at a multiple of 64 bytes, and that nothing else shares."""
+    out = aligned_empty(array.shape, array.dtype)
+    out[...] = array
+    return out
+
+
+def _aligned_row(leaf: Any) -> Any:
+    return aligned_copy(leaf) if isinstance(leaf, np.ndarray) else leaf
+
+
 def object_array(items: Sequence[Any]) -> np.ndarray[Any, Any]:
     """A one-dimensional object array that holds `items` as they are."""
     out = np.empty(len(items), object)
@@ -188,8 +199,18 @@ class Columns:
         """The elements, one by one: views into the columns."""
         return [map_nest(lambda column, k=k: column[k], self.nest) for k in range(self.length)]
 
+    def own_rows(self) -> list[Element]:
+        """The elements for a consumer, who may keep one and drop the others."""
+        if self.length == 1:
+            return self.rows()
+        return [map_nest(_aligned_row, row) for row in self.rows()]
+
     def slice(self, start: int, stop: int) -> Columns:
         return Columns(map_nest(lambda c: c[start:stop], self.nest), stop - start)
+
+    def copied(self) -> Columns:
+        """The same in aligned memory of its own."""
+        return Columns(map_nest(aligned_copy, self.nest), self.length)
 
     def select(self, chosen: np.ndarray[Any, Any]) -> Columns:
         """The elements at the positions `chosen` (int64, any order)."""
@@ -210,6 +231,9 @@ class Rows:
         return len(self.elements)
 
     def rows(self) -> list[Element]:
+        return self.elements
+
+    def own_rows(self) -> list[Element]:
         return self.elements
 
     def slice(self, start: int, stop: int) -> Rows:

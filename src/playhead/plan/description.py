@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from playhead.plan.functions import KNOWN_FORMS, UserFunction
-from playhead.plan.node import Node, rebuild
+from playhead.plan.node import Node
+from playhead.plan.randomness import key as key_of
 
 VALUE_ONLY = ("fn", "code", "numpy")  # may change values, never order
 UNDECIDED = ("form",)  # known only once the first element was computed
@@ -192,14 +193,21 @@ def with_changes(node: Node, changes: dict[int, dict[str, Any]]) -> Node:
 
 
 def seeded(node: Node, seed: int) -> Node:
-    """The tree with `seed` for every random operation that has none of its own."""
+    """The tree with a seed from `seed` for every random operation that has none of its own.
 
-    def change(at: Node) -> Node:
-        if getattr(at, "drawn", False):
-            return replace(at, seed=seed, drawn=False)  # type: ignore[call-arg]
-        return at
-
-    return rebuild(node, change)
+    Along a chain that is `seed` itself. The datasets that an operation brings together get seeds of their
+    own (the first one keeps `seed`), so that they are not shuffled and augmented alike.
+    """
+    parents = tuple(
+        seeded(parent, seed if number == 0 else key_of(seed, "branch", number))
+        for number, parent in enumerate(node.parents)
+    )
+    changes: dict[str, Any] = {}
+    if any(a is not b for a, b in zip(parents, node.parents, strict=True)):
+        changes["parents"] = parents
+    if getattr(node, "drawn", False):
+        changes |= {"seed": seed, "drawn": False}
+    return replace(node, **changes) if changes else node
 
 
 def unseeded(node: Node) -> Node | None:

@@ -100,7 +100,9 @@ class Map(Node):
         def mapped(chunk: Chunk) -> tuple[Block, Exception | None]:
             return self.attempted(chunk.block, chunk.keys, chunk.trace)
 
-        for chunk, (block, error) in attempt(compute, mapped, self.parent.open(cursor, compute)):
+        for chunk, (block, error) in attempt(
+            compute, mapped, self.parent.open(cursor, compute), weight=self.weight
+        ):
             if error is None:
                 yield chunk.with_block(block)
             else:
@@ -196,7 +198,9 @@ class Filter(Node):
         def kept(chunk: Chunk) -> tuple[Block, Index]:
             return chunk.block, self._chosen(chunk.block, chunk.keys, chunk.trace)
 
-        for chunk, (block, chosen) in attempt(compute, kept, self.parent.open(cursor, compute)):
+        for chunk, (block, chosen) in attempt(
+            compute, kept, self.parent.open(cursor, compute), weight=self.weight
+        ):
             yield _kept(chunk.with_block(block), chosen)
 
     def _over_places(self, cursor: Cursor, compute: Compute) -> Iterator[Chunk]:
@@ -214,7 +218,7 @@ class Filter(Node):
 
         spans = [(epoch, index, self.parent.length_at(epoch))]
         items = pieces(self.parent, spans, lambda: pace.size)
-        for piece, (block, chosen) in attempt(compute, kept, items, pace):
+        for piece, (block, chosen) in attempt(compute, kept, items, pace, self.weight):
             yield _kept(as_chunk(self.parent, piece, block), chosen)
 
     def _chosen(self, block: Block, places: Places, trace: Callable[[int], list[Record]]) -> Index:

@@ -12,6 +12,7 @@ import hashlib
 import importlib
 import random
 import sys
+import traceback
 import types
 import warnings
 from collections.abc import Callable, Sequence
@@ -20,13 +21,15 @@ from typing import Any, Protocol
 import numpy as np
 
 from playhead.errors import FormError, GlobalRandomness, UnrepeatableFunction
-from playhead.plan.block import Block, Element, Nest, Rows, as_element, leaves, own_views
+from playhead.plan.block import Block, Element, Nest, Rows, as_element, leaves, own
 from playhead.plan.lock import Lock
 from playhead.plan.node import Places
 from playhead.plan.randomness import Draws
 
 FORMS = {"tf": ("tensorflow", "playhead.tensorflow.function")}
 KNOWN_FORMS = ("python", *FORMS)
+
+WATCHED = 4  # first elements that are watched for draws from a global state
 
 
 class Randomness(Protocol):
@@ -67,7 +70,7 @@ class UserFunction:
         self.decided: str | None = "python" if form == "python" else None
         self._run: Callable[[Block, Randomness | None], Block] | None = None
         self._spec: Nest | None = None
-        self._checked = False
+        self._to_watch = WATCHED
         self._deciding = Lock()
         self._in_forms: dict[str, UserFunction] = {}
 
@@ -134,25 +137,25 @@ class UserFunction:
 
     def _probe(self, one: Block, randomness: Randomness | None) -> tuple[str, list[Element]]:
         """The form that the function's result on one element asks for, and that result in Python."""
-        watch = GlobalStates()
         try:
             draws = None if randomness is None else Draws(randomness.wide)
             result = self._call(one.rows()[0], draws, randomness, 0)
-        except Exception:
+        except Exception as error:
             for form, (framework, _) in FORMS.items():
-                if framework in sys.modules and self._fits(form, one, randomness is not None):
+                if _is_about_tensors(error, framework) and self._fits(form, one, randomness):
                     return form, []
             raise
-        watch.warn(self)
         for form, (framework, _) in FORMS.items():
             if _is_of(framework, result):
                 return form, []
-        return "python", [own_views(as_element(result))]
+        return "python", [own(as_element(result))]
 
-    def _fits(self, form: str, one: Block, with_rng: bool) -> bool:
+    def _fits(self, form: str, one: Block, randomness: Randomness | None) -> bool:
         """Whether a function that Python values broke runs on a framework's."""
         try:
-            self._use(form, one, with_rng)
+            self._use(form, one, randomness is not None)
+            assert self._run is not None
+            self._run(one, randomness)
         except UnrepeatableFunction:
             raise
         except Exception:
@@ -164,12 +167,16 @@ class UserFunction:
         self, element: Element, draws: Draws | None, randomness: Randomness | None, k: int
     ) -> Any:
         arguments = element if isinstance(element, tuple) else (element,)
+        if draws is not None and randomness is not None:
+            arguments = (*arguments, draws.at(*randomness.places.at(k)))
+        watch = GlobalStates() if self._to_watch > 0 else None
         try:
-            if draws is None or randomness is None:
-                return self.fn(*arguments)
-            return self.fn(*arguments, draws.at(*randomness.places.at(k)))
+            result = self.fn(*arguments)
         except StopIteration as error:
             raise RuntimeError(f"{self.name} raised StopIteration") from error
+        if watch is not None:
+            self._to_watch = 0 if watch.warn(self) else self._to_watch - 1
+        return result
 
     def _in_python(
         self, block: Block, randomness: Randomness | None, known: Sequence[Element] = ()
@@ -180,7 +187,7 @@ class UserFunction:
             if k < len(known):
                 continue
             try:
-                results.append(own_views(as_element(self._call(element, draws, randomness, k))))
+                results.append(own(as_element(self._call(element, draws, randomness, k))))
             except Exception as error:
                 _mark(error, k, results)
                 raise
@@ -191,6 +198,23 @@ def _mark(error: Exception, position: int, done: list[Element]) -> None:
     """Say which element of its block an error came from, and keep the results before it."""
     error.__dict__.setdefault("playhead_element", position)
     error.__dict__.setdefault("playhead_done", done)
+
+
+def _is_about_tensors(error: Exception, framework: str) -> bool:
+    """Whether a function may have failed only because it was given numpy values, not the framework's.
+
+    So it is where the framework itself refused them, or where they lacked an attribute or did not fit an
+    operation. Any other error is the function's own and stays.
+    """
+    if framework not in sys.modules or isinstance(error, OSError | AssertionError):
+        return False
+    if isinstance(error, AttributeError | TypeError):
+        return True
+    innermost = None
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        innermost = frame
+    name = "" if innermost is None else str(innermost.f_globals.get("__name__", ""))
+    return name.split(".")[0] == framework
 
 
 def _is_of(framework: str, result: Any) -> bool:
@@ -219,7 +243,8 @@ class GlobalStates:
         state = np.random.get_state(legacy=False)["state"]
         return random.getstate(), int(state["pos"]), state["key"].tobytes()
 
-    def warn(self, function: UserFunction) -> None:
+    def warn(self, function: UserFunction) -> bool:
+        """Whether there was something to warn of."""
         after = self._now()
         used = [n for n, k in (("random", 0), ("numpy.random", 1)) if after[k:] != self._before[k:]]
         if after[0] == self._before[0]:
@@ -232,6 +257,7 @@ class GlobalStates:
                 GlobalRandomness,
                 stacklevel=2,
             )
+        return bool(used)
 
 
 def _at(where: str | None) -> str:

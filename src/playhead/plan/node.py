@@ -146,7 +146,7 @@ class Compute(Protocol):
     """What a stream is given to compute with: a pool, or the caller's own thread."""
 
     def ordered(
-        self, fn: Callable[[Sized], Result], items: Iterable[Sized]
+        self, fn: Callable[[Sized], Result], items: Iterable[Sized], weight: int = 1
     ) -> Iterator[Result]: ...
 
     def pace(self, node: Node) -> Pace: ...
@@ -155,7 +155,9 @@ class Compute(Protocol):
 class Serial:
     """Everything in the caller's thread, nothing ahead of what is asked for."""
 
-    def ordered(self, fn: Callable[[Sized], Result], items: Iterable[Sized]) -> Iterator[Result]:
+    def ordered(
+        self, fn: Callable[[Sized], Result], items: Iterable[Sized], weight: int = 1
+    ) -> Iterator[Result]:
         return map(fn, items)
 
     def pace(self, node: Node) -> Pace:
@@ -167,6 +169,7 @@ def attempt(
     fn: Callable[[Sized], Result],
     items: Iterable[Sized],
     pace: Pace | None = None,
+    weight: int = 1,
 ) -> Iterator[tuple[Sized, Result]]:
     """(item, fn(item)) in order. Where fn fails, the item's elements come one by one up to the failing one."""
 
@@ -180,7 +183,7 @@ def attempt(
             pace.report(len(item), time.perf_counter() - began)
         return item, result, None
 
-    for item, result, error in compute.ordered(guarded, items):
+    for item, result, error in compute.ordered(guarded, items, weight):
         if error is None:
             yield item, result  # type: ignore[misc]
         elif len(item) == 1:
@@ -469,7 +472,7 @@ def walk_places(
     def read(piece: Piece) -> Block:
         return node.read(piece.located)
 
-    return attempt(compute, read, pieces(node, spans, lambda: pace.size), pace)
+    return attempt(compute, read, pieces(node, spans, lambda: pace.size), pace, node.weight)
 
 
 def rebuild(node: Node, change: Callable[[Node], Node]) -> Node:

@@ -15,7 +15,7 @@ import numpy as np
 
 from playhead.errors import PipelineError
 from playhead.plan import permutation, randomness
-from playhead.plan.block import Block, Columns, Nest, Rows, gather, map_nest
+from playhead.plan.block import ArraySpec, Block, Columns, Nest, Rows, gather, map_nest
 from playhead.plan.node import (
     INFINITE,
     UNKNOWN,
@@ -74,11 +74,20 @@ class Shuffle(Node):
         if isinstance(places.epoch, int):
             index = self._permuted(places.index, self.key(places.epoch))
         else:
-            index = np.empty_like(places.index)
-            for epoch in np.unique(places.epoch):
-                here = places.epoch == epoch
-                index[here] = self._permuted(places.index[here], self.key(int(epoch)))
+            index = self._permuted_by_epoch(places.epoch, places.index)
         return self.parent.locate(Places(places.epoch, index))
+
+    def _permuted_by_epoch(self, epochs: Index, index: Index) -> Index:
+        length = self.parent.length
+        different, which = np.unique(epochs, return_inverse=True)
+        keys = [self.key(epoch) for epoch in different.tolist()]
+        if not self.windowed and length is not None:
+            return permutation.permute(index, length, np.array(keys, np.uint64)[which])
+        out = np.empty_like(index)
+        for number, key in enumerate(keys):
+            here = which == number
+            out[here] = self._permuted(index[here], key)
+        return out
 
     def _permuted(self, index: Index, key: int) -> Index:
         if self.windowed:
@@ -221,9 +230,18 @@ class Repeat(Node):
             passes, inner = self._grid(places.epoch).split(places.index)
         else:
             passes, inner = np.empty_like(places.index), np.empty_like(places.index)
-            for epoch in np.unique(places.epoch):
-                here = places.epoch == epoch
-                passes[here], inner[here] = self._grid(int(epoch)).split(places.index[here])
+            different, which = np.unique(places.epoch, return_inverse=True)
+            firsts = np.array([self.first_pass(epoch) for epoch in different.tolist()], np.int64)
+            length = self.parent.length
+            if length is None:
+                passes, inner = firsts[which], places.index
+            else:
+                passes, inner = np.divmod(places.index, max(length, 1))
+                passes += firsts[which]
+            if self.origin is not None:
+                here = places.epoch == self.origin[0]
+                grid = self._grid(self.origin[0])
+                passes[here], inner[here] = grid.split(places.index[here])
         return self.parent.locate(Places(passes, inner))
 
     def count_records(self, index: int) -> int:
@@ -406,13 +424,7 @@ class Concatenate(Node):
 
     def __post_init__(self) -> None:
         specs = [parent.static_spec() for parent in self.parents]
-        known = [spec for spec in specs if spec is not None]
-        for spec in known[1:]:
-            if _outline(spec) != _outline(known[0]):
-                raise PipelineError(
-                    f"concatenate of datasets with different elements: {known[0]} and {spec}",
-                    help="map one of them to the other's structure and dtypes",
-                )
+        _require_alike([spec for spec in specs if spec is not None])
 
     @property
     def cardinality(self) -> int:
@@ -427,7 +439,16 @@ class Concatenate(Node):
 
     def spec(self) -> Nest:
         known = self.static_spec()
-        return known if known is not None else self.parents[0].spec()
+        if known is not None:
+            return known
+        specs = [parent.spec() for parent in self.parents]
+        _require_alike(specs)
+        return map_nest(_common, *specs)
+
+    @cached_property
+    def _columnar(self) -> bool:
+        """Whether the parents' columns go together; else their elements are rows."""
+        return self.static_spec() is not None
 
     @cached_property
     def _starts(self) -> Index:
@@ -453,7 +474,7 @@ class Concatenate(Node):
         assert isinstance(located, Merged)
         used = [k for k in range(len(self.parents)) if len(located.inner[k])]
         blocks = [self.parents[k].read(located.inner[k]) for k in used]
-        return merge(blocks, used, located.which, self.static_spec() is not None)
+        return merge(blocks, used, located.which, self._columnar)
 
     def count_records(self, index: int) -> int:
         total = 0
@@ -496,6 +517,21 @@ def _in_dataset(number: int, epoch: int, given: int, keys: Places, chunk: Chunk)
         chunk.trace,
         chunk.records,
     )
+
+
+def _require_alike(specs: list[Nest]) -> None:
+    for spec in specs[1:]:
+        if _outline(spec) != _outline(specs[0]):
+            raise PipelineError(
+                f"concatenate of datasets with different elements: {specs[0]} and {spec}",
+                help="map one of them to the other's structure and dtypes",
+            )
+
+
+def _common(first: ArraySpec, *others: ArraySpec) -> ArraySpec:
+    """What fits all of several specs of one rank and dtype."""
+    axes = zip(first.shape, *(other.shape for other in others), strict=True)
+    return ArraySpec(tuple(a[0] if len(set(a)) == 1 else None for a in axes), first.dtype)
 
 
 def _outline(spec: Nest) -> Any:

@@ -18,7 +18,6 @@ from playhead.plan.block import (
     Rows,
     as_array,
     as_element,
-    leaves,
     map_nest,
     named_leaves,
     own,
@@ -47,6 +46,10 @@ class TensorSlices(Source):
         return self.columns.select(index)
 
     def static_spec(self) -> Nest:
+        return self._spec
+
+    @cached_property
+    def _spec(self) -> Nest:
         def of(column: np.ndarray[Any, Any]) -> ArraySpec:
             spec = spec_of(column)
             return ArraySpec(spec.shape[1:], spec.dtype)
@@ -55,14 +58,14 @@ class TensorSlices(Source):
 
     @cached_property
     def content(self) -> tuple[str, str]:
-        return digest([column for _, column in named_leaves(self.columns.nest)])
+        return digest(self.columns.nest)
 
     def describe(self) -> dict[str, Any]:
         content, kind = self.content
         return {"op": self.op, "records": len(self.columns), "content": content, "kind": kind}
 
 
-def tensor_slices(tensors: Nest) -> tuple[Columns, int]:
+def tensor_slices(tensors: Nest) -> Columns:
     """The columns of a nest of array-likes with equal first axes. Raises `PipelineError` otherwise."""
     columns = map_nest(_as_column, tensors)
     sizes = {path or "the array": len(column) for path, column in named_leaves(columns)}
@@ -71,8 +74,7 @@ def tensor_slices(tensors: Nest) -> tuple[Columns, int]:
     if len(set(sizes.values())) > 1:
         said = ", ".join(f"{path}: {size}" for path, size in sizes.items())
         raise PipelineError(f"from_tensor_slices needs arrays with equally many rows, not {said}")
-    size = next(iter(sizes.values()))
-    return Columns(columns, size), size
+    return Columns(columns, next(iter(sizes.values())))
 
 
 def _as_column(value: Any) -> np.ndarray[Any, Any]:
@@ -88,26 +90,33 @@ def _as_column(value: Any) -> np.ndarray[Any, Any]:
     return column
 
 
-def digest(arrays: list[np.ndarray[Any, Any]]) -> tuple[str, str]:
-    """A hash of dtypes, shapes and contents, and its kind: "full", or "sampled" above 64 MB in all."""
+def digest(nest: Nest) -> tuple[str, str]:
+    """A hash of structure, dtypes, shapes and contents, and its kind.
+
+    "full"; "sampled" above 64 MB in all; "declared" where an object is neither str nor bytes, so that only
+    its type is known. The order of a dict's keys does not matter.
+    """
     hashed = hashlib.blake2b(digest_size=8)
-    total = sum(array.nbytes for array in arrays)
+    arrays = sorted(named_leaves(nest), key=lambda named: named[0])
+    total = sum(array.nbytes for _, array in arrays)
     kind = "full" if total <= WHOLE else "sampled"
-    for array in arrays:
-        hashed.update(f"{array.dtype.str}{array.shape}".encode())
+    opaque = False
+    for path, array in arrays:
+        hashed.update(f"{path}:{array.dtype.str}{array.shape};".encode())
         rows = array
         if kind == "sampled" and len(array) > SAMPLES:
             rows = array[np.linspace(0, len(array) - 1, SAMPLES).astype(np.int64)]
         if array.dtype.hasobject:
             for item in rows.flat:
                 raw = item.encode("utf-8", "surrogatepass") if isinstance(item, str) else item
+                opaque = opaque or not isinstance(raw, bytes)
                 raw = raw if isinstance(raw, bytes) else b""
                 kind_of = type(item).__name__.encode()
                 hashed.update(kind_of + b":" + len(raw).to_bytes(8, "little") + raw)
         else:
             little = rows.astype(rows.dtype.newbyteorder("<"), copy=False)
             hashed.update(np.ascontiguousarray(little).view(np.uint8).reshape(-1).data)
-    return hashed.hexdigest(), kind
+    return hashed.hexdigest(), "declared" if opaque else kind
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,7 +140,7 @@ class Tensors(Source):
 
     @cached_property
     def content(self) -> str:
-        return digest([_hashable(leaf) for leaf in leaves(self.element)])[0]
+        return digest(map_nest(_hashable, self.element))[0]
 
     def describe(self) -> dict[str, Any]:
         return {"op": self.op, "content": self.content}

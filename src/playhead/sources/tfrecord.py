@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import glob
 import os
-import threading
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from playhead import kernels
 from playhead.errors import MissingSource, PipelineError, PlayheadError, UnparsableRecord
 from playhead.kernels import FOOTER, FRAME
 from playhead.plan.block import ArraySpec, Block, Columns, Nest, object_array
+from playhead.plan.lock import Lock
 from playhead.plan.node import Record, Source
 from playhead.sources import index as indexing
 from playhead.sources.example import Feature, Parser
@@ -155,7 +155,7 @@ class Reader:
         self.index = index
         self.verify: Verify = verify
         self._maps: OrderedDict[int, Mapped] = OrderedDict()
-        self._lock = threading.Lock()
+        self._lock = Lock()
 
     def __reduce__(self) -> tuple[type[Reader], tuple[Index, Verify]]:
         return Reader, (self.index, self.verify)
