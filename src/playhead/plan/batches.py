@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -33,6 +34,8 @@ from playhead.plan.node import (
     Places,
     Record,
 )
+
+READ_ALONE = 32  # elements from which a batch is read by itself, straight into memory of its own
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,13 +202,13 @@ class Batch(Node):
 
     def read(self, located: Located) -> Block:
         assert isinstance(located, Grouped)
+        bounds = list(itertools.pairwise(located.offsets.tolist()))
+        if len(bounds) == 1 or self.size >= READ_ALONE:
+            inner = located.inner
+            blocks = [self.parent.read(inner.slice(low, high)) for low, high in bounds]
+            return Rows([self._stacked(block) for block in blocks])
         block = self.parent.read(located.inner)
-        if len(located) == 1:
-            return Rows([self._stacked(block)])
-        parts = [
-            block.slice(int(low), int(high))
-            for low, high in zip(located.offsets[:-1], located.offsets[1:], strict=True)
-        ]
+        parts = [block.slice(low, high) for low, high in bounds]
         return Rows([self._stacked(p.copied() if isinstance(p, Columns) else p) for p in parts])
 
     def _stacked(self, block: Block) -> Any:
