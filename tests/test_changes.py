@@ -72,7 +72,11 @@ def numbers(n=23, seed=2):
             ["version=a", "-> version=b"],
         ),
         (numbers().batch(4), numbers().batch(5), ["size=4", "-> size=5", "by_record"]),
-        (numbers().batch(4), numbers().batch(4, True), ["drop_remainder=None", "=True"]),
+        (
+            numbers().batch(4),
+            numbers().batch(4, True),
+            ["no drop_remainder", "drop_remainder=True"],
+        ),
         (numbers(), Dataset.range(23), ["shuffle", "-> absent"]),
         (Dataset.range(23), numbers(), ["absent", "shuffle"]),
         (numbers(), numbers().skip(1), ["absent", "skip"]),
@@ -80,7 +84,7 @@ def numbers(n=23, seed=2):
         (
             Dataset.range(9).shuffle(seed=1),
             Dataset.range(9).shuffle(seed=1, reshuffle_each_iteration=False),
-            ["reshuffle_each_iteration=None", "=False"],
+            ["no reshuffle_each_iteration", "=False"],
         ),
         (numbers().shard(2, 0), numbers().shard(2, 1), ["index=0", "-> index=1"]),
         (

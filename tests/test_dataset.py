@@ -147,7 +147,9 @@ def test_cardinality_is_tf_datas_and_len_raises_where_there_is_none(make, count)
     if count >= 0:
         assert len(dataset) == count
     else:
-        with pytest.raises(TypeError, match="endless" if count == -1 else "unknown"):
+        with pytest.raises(
+            TypeError, match="is endless" if count == -1 else "has no length before"
+        ):
             len(dataset)
 
 
@@ -375,7 +377,23 @@ def test_numbers_may_be_numpys():
 def test_a_filter_must_return_one_bool():
     with pytest.raises(TypeError, match="one bool"):
         list(Dataset.range(3).filter(lambda x: np.array([True, False])))
-    assert lists(Dataset.range(3).filter(lambda x: int(x))) == [1, 2]
+    for wrong in (lambda x: int(x), lambda x: None, lambda x: "False"):
+        with pytest.raises(TypeError, match="one bool"):
+            list(Dataset.range(3).filter(wrong))
+    assert lists(Dataset.range(3).filter(lambda x: x > 0)) == [1, 2]
+
+
+def test_a_name_of_tf_data_that_is_not_there_yet_says_so():
+    with pytest.raises(AttributeError, match="no 'cache' yet"):
+        Dataset.range(3).cache()
+    with pytest.raises(AttributeError, match="no 'cash'$"):
+        Dataset.range(3).cash()
+    assert not hasattr(Dataset.range(3), "interleave")
+
+
+def test_a_slice_is_refused_by_name():
+    with pytest.raises(TypeError, match="skip and take"):
+        Dataset.range(3)[0:2]
 
 
 # What importing loads

@@ -37,6 +37,15 @@ Form = Literal["auto", "python", "tf"]
 range_ = range
 _HOME = os.path.dirname(os.path.abspath(__file__)) + os.sep
 
+_NOT_YET = frozenset(
+    """
+    apply as_numpy_iterator bucket_by_sequence_length cache choose_from_datasets counter flat_map
+    get_single_element group_by_window ignore_errors interleave list_files load options random rebatch
+    reduce rejection_resample sample_from_datasets save scan snapshot sparse_batch take_while unbatch
+    unique window with_options
+    """.split()  # noqa: SIM905
+)
+
 
 def _info(name: str | None = None) -> Info:
     """The user's own line that called into playhead."""
@@ -353,12 +362,21 @@ class Dataset:
         """Elements in one pass. Raises TypeError where endless or unknown, as tf.data does."""
         count = self.node.cardinality
         if count < 0:
-            kind = "endless" if count == INFINITE else "unknown until it is walked"
-            raise TypeError(f"the length of this dataset is {kind}")
+            kind = "is endless" if count == INFINITE else "has no length before it is walked"
+            raise TypeError(f"this dataset {kind}")
         return count
 
     def __bool__(self) -> bool:
         return True
+
+    def __getattr__(self, name: str) -> Any:
+        if name in _NOT_YET:
+            raise AttributeError(
+                f"playhead.Dataset has no {name!r} yet: this version has not all of tf.data's operations",
+                name=name,
+                obj=self,
+            )
+        raise AttributeError(f"playhead.Dataset has no {name!r}", name=name, obj=self)
 
     def cardinality(self) -> int:
         """Elements in one pass; -1 endless, -2 unknown, as tf.data's constants."""

@@ -60,6 +60,10 @@ class Epoch:
                 "this dataset is a stream: its elements have no numbers to be asked for",
                 help="iterate it; or put filter and generators elsewhere",
             )
+        if isinstance(index, slice):
+            raise TypeError(
+                "a dataset is asked for one element at a time; skip and take give a part of it"
+            )
         length = self.dataset.node.length
         at = operator.index(index)
         if at < 0 and length is not None:

@@ -34,6 +34,9 @@ PlayheadWarning
 
 from __future__ import annotations
 
+import os
+import sys
+import warnings
 from typing import Any, ClassVar
 
 
@@ -231,3 +234,15 @@ class GlobalRandomness(PlayheadWarning):
 
 class LibraryChanged(PlayheadWarning):
     """Random numbers come from another numpy than when the position was saved."""
+
+
+_HOME = os.path.dirname(os.path.abspath(__file__)) + os.sep
+
+
+def warn(message: str, category: type[PlayheadWarning]) -> None:
+    """Warn at the line of the user's that led here; from a thread of playhead's own, at this one."""
+    level, frame = 2, sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_HOME):
+        level, frame = level + 1, frame.f_back
+    own = frame.f_code.co_filename.startswith(_HOME) or frame.f_back is None
+    warnings.warn(message, category, stacklevel=2 if own else level - 1)

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from playhead.errors import FunctionChanged, LibraryChanged, PipelineChanged, UnreadablePosition
+from playhead.errors import (
+    FunctionChanged,
+    LibraryChanged,
+    PipelineChanged,
+    UnreadablePosition,
+    warn,
+)
 from playhead.plan.description import (
     Difference,
     adopt,
@@ -191,7 +196,7 @@ def _changed(position: Position, found: list[Difference]) -> PipelineChanged:
     moved = differing(found)
     help = "restore what was changed"
     if only_batch_size(found) is not None and position.records is not None:
-        help += f', or on_change="by_record" goes on at record {position.records}'
+        help += f', or on_change="by_record" (of fit or load_state_dict) goes on at record {position.records}'
     help += '; on_change="from_here" starts the new pipeline at its beginning'
     if not moved:
         why = "the position lies behind the end of this pipeline, or on another grid"
@@ -214,21 +219,18 @@ def _warn(found: list[Difference]) -> None:
         if difference.kind == "function":
             other = difference.op in ("filter", "generator")
             effect = "other elements may follow" if other else "values may differ"
-            warnings.warn(
+            warn(
                 f"{called} {difference.where} has other code than when the position was saved: {effect}",
                 FunctionChanged,
-                stacklevel=4,
             )
         elif difference.kind in ("added", "removed") and difference.op == "map":
-            warnings.warn(
+            warn(
                 f"{called} was {difference.kind} since the position was saved: values may differ",
                 FunctionChanged,
-                stacklevel=4,
             )
         elif difference.kind == "numpy":
-            warnings.warn(
+            warn(
                 f"random numbers of {called} come from numpy {now.get('numpy')}, the position from "
                 f"{saved.get('numpy')}: its generators may draw other numbers",
                 LibraryChanged,
-                stacklevel=4,
             )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -15,7 +16,7 @@ import numpy as np
 import pytest
 
 from playhead.errors import CheckpointError, NewerFormat, PlayheadWarning
-from playhead.keras import checkpoint
+from playhead.keras import checkpoint, lock
 
 ARRAYS = {
     "model": [
@@ -136,13 +137,96 @@ def test_arrays_with_pickles_in_them_are_not_read(tmp_path: Path) -> None:
         checkpoint.read_arrays(directory, state)
 
 
+def left(root: Path, *, hours: float = 0, **of: Any) -> Path:
+    """What a process killed while saving leaves, as it would be called if some of its name were other."""
+    code = (
+        "import sys, os\n"
+        "from playhead.keras import checkpoint\n"
+        "checkpoint.os.rename = lambda *paths: os._exit(9)\n"
+        "checkpoint.write(sys.argv[1], 9, {}, {}, keep=1)"
+    )
+    before = set(root.iterdir())
+    assert subprocess.run([sys.executable, "-c", code, str(root)]).returncode == 9
+    (made,) = set(root.iterdir()) - before
+    assert made.name.startswith(".writing-")
+    found = re.fullmatch(r"\.writing-(?P<pid>\d+)@(?P<host>.+)-(?P<rest>\w+)", made.name)
+    assert found is not None
+    named = {**found.groupdict(), **of}
+    made = made.rename(root / ".writing-{pid}@{host}-{rest}".format(**named))
+    for path in (made, *made.iterdir()):
+        then = path.stat().st_mtime - hours * 3600
+        os.utime(path, (then, then))
+    return made
+
+
 def test_what_a_killed_save_left_is_swept_away(tmp_path: Path) -> None:
     save(tmp_path, 2)
-    (tmp_path / ".writing-abc").mkdir()
-    (tmp_path / ".removing-abc").mkdir()
+    left(tmp_path)
     assert [p.name for p in checkpoint.saves(tmp_path)] == ["step-0000000002"]
     checkpoint.sweep(tmp_path)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["step-0000000002"]
+
+
+def test_what_another_process_may_still_be_writing_stays(tmp_path: Path) -> None:
+    elsewhere, mine = left(tmp_path, host="pod-7.1"), left(tmp_path, pid=os.getpid())
+    old = left(tmp_path, host="pod-7.1", hours=30)
+    checkpoint.sweep(tmp_path)
+    assert set(tmp_path.iterdir()) == {elsewhere, mine} and not old.exists()
+    checkpoint.sweep(
+        tmp_path, alone=True
+    )  # nobody else on this machine is at it: the number is reused
+    assert set(tmp_path.iterdir()) == {elsewhere}
+
+
+def test_a_directory_is_held_by_one_run_until_it_ends_in_whatever_way(tmp_path: Path) -> None:
+    code = (
+        "import os, sys, time\n"
+        "from pathlib import Path\n"
+        "from playhead.keras.lock import held\n"
+        "with held(Path(sys.argv[1])):\n"
+        "    child = os.fork()\n"  # which lives on, as workers do
+        "    if not child:\n"
+        "        print(os.getpid(), flush=True)\n"
+        "    time.sleep(60)\n"
+    )
+    holder = subprocess.Popen(
+        [sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, text=True
+    )
+    assert holder.stdout is not None
+    worker = int(holder.stdout.readline())
+    try:
+        with pytest.raises(
+            CheckpointError, match=rf"in use by another run \(process {holder.pid} "
+        ):
+            lock.held(tmp_path).__enter__()
+        holder.kill()
+        holder.wait()
+        holder.stdout.close()
+        os.kill(worker, 0)
+        with lock.held(tmp_path) as alone:
+            assert alone
+            with pytest.raises(CheckpointError, match=f"process {os.getpid()} "):
+                lock.held(tmp_path).__enter__()
+        with lock.held(tmp_path) as alone:
+            assert alone
+    finally:
+        os.kill(worker, signal.SIGKILL)
+        holder.kill()
+        holder.wait()
+
+
+def test_without_locks_of_the_kernel_nothing_is_held(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unsupported(*_: Any) -> None:
+        raise OSError(95, "Operation not supported")
+
+    monkeypatch.setattr(lock.fcntl, "flock", unsupported)
+    with lock.held(tmp_path) as one, lock.held(tmp_path) as two:
+        assert not one and not two
+    monkeypatch.setattr(lock, "fcntl", None)
+    with lock.held(tmp_path) as one:
+        assert not one
 
 
 def test_one_save_can_be_named_directly(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import random
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 from small_run import STEPS, Broken, Journal, data, digest, model
 
 import playhead as ph
-from playhead.keras import checkpoint, fit
+from playhead.keras import checkpoint, fit, state
 
 
 @pytest.fixture(scope="module")
@@ -330,6 +331,66 @@ def test_layers_that_draw_from_keras_global_generator_go_on(tmp_path: Path) -> N
 
     whole = run(made(), data(), tmp_path / "a")
     same(run(made, data(), tmp_path / "b", STEPS + 2), whole)
+
+
+class Drawing(keras.callbacks.Callback):
+    """Draws from Keras' global generator at the end of each epoch from some epoch on."""
+
+    def __init__(self, first: int) -> None:
+        super().__init__()
+        self._first = first
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        if epoch >= self._first:
+            logs["drawn"] = float(keras.random.normal(()))
+
+
+def seeded() -> Any:
+    keras.utils.set_random_seed(1)
+    net = keras.Sequential([keras.layers.Dense(1)])
+    net.compile("adam", "mse")
+    return net
+
+
+@pytest.mark.parametrize("first", [0, 2])
+@pytest.mark.parametrize("before", [0, 3])
+def test_draws_that_a_program_makes_before_fit_change_nothing_after_the_resume(
+    tmp_path: Path, first: int, before: int
+) -> None:
+    # The program has drawn from the generator before it resumes or not, the run before its save or not.
+    def made() -> Any:
+        return seeded(), [keras.random.normal((2,)) for _ in range(before)]
+
+    def drawing() -> list[Any]:
+        return [Drawing(first)]
+
+    whole = run(seeded(), data(), tmp_path / "a", callbacks=drawing)
+    same(
+        run(
+            lambda: made()[0] if checkpoint.saves(tmp_path / "b") else seeded(),
+            data(),
+            tmp_path / "b",
+            STEPS + 3,
+            callbacks=drawing,
+        ),
+        whole,
+    )
+
+
+def test_a_save_without_a_global_generator_leaves_none() -> None:
+    keras.utils.set_random_seed(1)
+    net = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    net.compile("sgd", "mse")
+    without = state.capture(net)
+    assert without["seeds"] == []
+    keras.random.normal((2,))
+    with_one = state.capture(net)
+    state.restore(net, without)
+    assert state.capture(net)["seeds"] == []
+    before = random.getstate()
+    state.restore(net, with_one)
+    assert random.getstate() == before
+    assert (state.capture(net)["seeds"][0][1] == with_one["seeds"][0][1]).all()
 
 
 def test_bfloat16_variables_go_on(tmp_path: Path) -> None:

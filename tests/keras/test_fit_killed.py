@@ -17,6 +17,7 @@ import pytest
 from small_run import STEPS, Journal, data, model
 
 import playhead as ph
+from playhead.errors import CheckpointError
 from playhead.keras import Preempted, PreemptedError, checkpoint, fit
 
 PROGRAM = Path(__file__).with_name("small_run.py")
@@ -76,6 +77,22 @@ def test_a_process_killed_and_told_to_stop_ends_as_one_that_was_left_alone(tmp_p
     assert undisturbed.returncode == 0, err
     assert [*kept, *lines(log)] == lines(tmp_path / "whole.log")
     assert json.loads(out) == json.loads(whole)
+
+
+def test_a_second_run_in_one_directory_is_refused_until_the_first_is_gone(tmp_path: Path) -> None:
+    log, where = tmp_path / "log", tmp_path / "run"
+    child = start(where, log, epochs=50)
+    wait_for(log, 3, child)
+    with pytest.raises(CheckpointError, match=rf"in use by another run \(process {child.pid} on "):
+        fit(model(), data(), checkpoint=where, verbose=0)
+    assert child.poll() is None  # and goes on saving
+    wait_for(log, len(lines(log)) + 3, child)
+    child.kill()
+    child.communicate()
+    step = checkpoint.latest(where)[1]["step"]
+    journal = Journal()
+    fit(model(), data(), checkpoint=where, epochs=10, verbose=0, callbacks=[journal])
+    assert len(journal.lines) == 10 * STEPS - step
 
 
 class Telling(keras.callbacks.Callback):

@@ -246,7 +246,8 @@ def test_a_model_that_is_not_compiled_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "every", ["soon", "10 fortnights", 0, -1, "0s", True, 1.5, "1.5 epochs", None]
+    "every",
+    ["soon", "10 fortnights", 0, -1, "0s", "0 epoch", "-1 epoch", True, 1.5, "1.5 epochs", None],
 )
 def test_save_every_is_understood_or_refused(every: Any) -> None:
     with pytest.raises(ValueError, match="save_every="):
@@ -283,3 +284,108 @@ def test_an_error_in_the_pipeline_arrives_as_it_was_raised(tmp_path: Path) -> No
     ds = ph.Dataset.from_tensor_slices((rows, rows)).map(careless, form="python").batch(4)
     with pytest.raises(ZeroDivisionError, match="one row is too much"):
         fit(model(), ds, checkpoint=tmp_path, verbose=0, save_every=1)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"keep": 0},
+        {"keep": -1},
+        {"keep": True},
+        {"keep": 1.5},
+        {"keep": "2"},
+        {"save_every": 0},
+        {"save_every": "0 epoch"},
+        {"save_every": "-1 epoch"},
+        {"epochs": 0},
+        {"epochs": 2.5},
+        {"epochs": True},
+        {"epochs": "3"},
+        {"initial_epoch": -1},
+        {"initial_epoch": 0.5},
+        {"steps_per_epoch": 0},
+        {"steps_per_epoch": 2.0},
+        {"resume": "yes"},
+        {"on_preempt": "stop"},
+        {"on_change": "ignore"},
+        {"checkpoint": ""},
+    ],
+)
+def test_a_value_that_means_nothing_is_refused_by_name(
+    tmp_path: Path, given: dict[str, Any]
+) -> None:
+    with pytest.raises(ValueError, match=next(iter(given))):
+        fit(model(), data(), **{"checkpoint": tmp_path / "run", "verbose": 0, **given})
+    assert not (tmp_path / "run").exists()
+
+
+def test_whole_numbers_of_numpy_are_whole_numbers(tmp_path: Path) -> None:
+    history = fit(
+        model(), data(), checkpoint=tmp_path, verbose=0, epochs=np.int64(1), keep=np.int32(1)
+    )
+    assert history.epoch == [0]
+
+
+def test_a_filter_that_keeps_nothing_is_said_to(tmp_path: Path) -> None:
+    ds = data().filter(lambda x, y: False)
+    for net in (model(), keras.models.clone_model(model())):
+        net.compile("sgd", "mse")
+        with pytest.raises(PipelineError, match="pass 1 over the dataset gave no element"):
+            fit(net, ds, checkpoint=tmp_path, epochs=2, verbose=0)
+
+
+def fading(*, batches: int) -> ph.Dataset:
+    """A stream whose first pass has that many batches, and whose later ones have none."""
+    rows = np.ones((4 * batches, 4), np.float32)
+    ds = ph.Dataset.from_tensor_slices((rows, rows[:, :1]))
+    kept = 4 * batches
+
+    def keep(x: Any, y: Any) -> bool:
+        nonlocal kept
+        kept -= 1
+        return kept >= 0
+
+    return ds.filter(keep).batch(4)
+
+
+@pytest.mark.parametrize("batches", [1, 3])
+def test_a_later_pass_that_is_empty_fails_only_when_an_epoch_needs_it(
+    tmp_path: Path, batches: int
+) -> None:
+    history = fit(
+        model(),
+        fading(batches=batches),
+        checkpoint=tmp_path / "one",
+        epochs=1,
+        verbose=0,
+        validation_data=data(),
+    )
+    assert history.epoch == [0] and "val_loss" in history.history
+    with pytest.raises(PipelineError, match="pass 2 over the dataset gave no element"):
+        fit(
+            model(),
+            fading(batches=batches),
+            checkpoint=tmp_path / "two",
+            epochs=3,
+            save_every="1 epoch",
+            verbose=0,
+            validation_data=data(),
+        )
+    saved = checkpoint.latest(tmp_path / "two")[1]
+    assert saved["epoch"] == 1 and "val_loss" in saved["history"]
+
+
+def test_an_error_of_the_program_is_not_taken_for_one_of_the_data(tmp_path: Path) -> None:
+    class Careless(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+            raise ZeroDivisionError("of its own")
+
+    with pytest.raises(ZeroDivisionError, match="of its own"):
+        fit(
+            model(),
+            fading(batches=2),
+            checkpoint=tmp_path,
+            epochs=2,
+            verbose=0,
+            callbacks=[Careless()],
+        )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping
 from typing import Any
 
@@ -27,14 +28,11 @@ class Arguments:
         for name, reason in _REFUSED.items():
             if name in rest:
                 raise TypeError(f"{name}= is refused: {reason}")
-        self.epochs = int(rest.pop("epochs", 1))
-        self.epochs = capped(self.epochs, "max_epochs")
+        self.epochs = capped(whole(rest.pop("epochs", 1), "epochs"), "max_epochs")
         self.verbose = rest.pop("verbose", "auto")
-        self.initial_epoch = int(rest.pop("initial_epoch", 0))
+        self.initial_epoch = whole(rest.pop("initial_epoch", 0), "initial_epoch", least=0)
         steps = rest.pop("steps_per_epoch", None)
-        self.steps_per_epoch = None if steps is None else int(steps)
-        if self.steps_per_epoch is not None and self.steps_per_epoch < 1:
-            raise ValueError(f"steps_per_epoch={steps} leaves nothing to train on")
+        self.steps_per_epoch = None if steps is None else whole(steps, "steps_per_epoch")
         callbacks = rest.pop("callbacks", None)
         if isinstance(callbacks, keras.callbacks.CallbackList):
             callbacks = callbacks.callbacks
@@ -47,6 +45,17 @@ class Arguments:
                     help="remove it; playhead.keras.fit saves and restores by itself",
                 )
         self.rest = rest
+
+
+def whole(value: Any, name: str, *, least: int = 1) -> int:
+    """`value` as an int. Raises ValueError for anything but a whole number from `least` on."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = least - 1
+    if isinstance(value, bool) or number < least:
+        raise ValueError(f"{name}={value!r} is not a whole number from {least} on")
+    return number
 
 
 def capped(count: int, limit: str) -> int:

@@ -8,17 +8,21 @@
       step-0000001400/
 
 A save is written into a hidden directory, flushed to the disk file by file, and renamed. A kill at any
-moment leaves the saves before it as they were. Nothing here is pickled, and nothing but numpy is needed
-to read it. A second save at one step gets the suffix `.1`.
+moment leaves the saves before it as they were; what it leaves of its own carries host and process in its
+name, so that a later run removes only what nobody can still be writing. Nothing here is pickled, and
+nothing but numpy is needed to read it. A second save at one step gets the suffix `.1`.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
 import re
 import shutil
+import socket
+import time
 import uuid
 import warnings
 from collections.abc import Mapping, Sequence
@@ -36,7 +40,10 @@ State: TypeAlias = dict[str, Any]
 
 _SAVE = re.compile(r"step-(\d+)(?:\.(\d+))?")
 _ARRAYS = "arrays.npz"
-_WRITING, _REMOVING = ".writing-", ".removing-"
+_TEMPORARY = re.compile(r"\.(?:writing|removing)-(?:(\d+)@(.+)-)?[0-9a-z]+")
+_ABANDONED = (
+    6 * 3600.0
+)  # seconds after which a temporary directory of another machine is taken for dead
 
 
 class _Damaged(Exception):
@@ -108,7 +115,7 @@ def write(
     """
     root = Path(root)
     root.mkdir(parents=True, exist_ok=True)
-    temporary = root / f"{_WRITING}{uuid.uuid4().hex}"
+    temporary = _temporary(root, "writing")
     temporary.mkdir()
     index = {group: [_entry(name, a) for name, a in named] for group, named in arrays.items()}
     numbered: dict[str, Any] = {
@@ -131,13 +138,57 @@ def write(
     return directory
 
 
-def sweep(root: str | os.PathLike[str]) -> None:
-    """Removes what a killed process left half written or half removed under `root`."""
+def sweep(root: str | os.PathLike[str], *, alone: bool = False) -> None:
+    """Removes what a killed process left half written or half removed under `root`.
+
+    That is what a process of this machine left that is no more, or, where the caller knows to be `alone`,
+    any of this machine; and what has not been touched for hours. The rest may belong to a run that another
+    machine is just ending.
+    """
     root = Path(root)
-    if root.is_dir():
-        for path in root.iterdir():
-            if path.name.startswith((_WRITING, _REMOVING)):
-                shutil.rmtree(path, ignore_errors=True)
+    if not root.is_dir():
+        return
+    for path in root.iterdir():
+        found = _TEMPORARY.fullmatch(path.name)
+        if found is None:
+            continue
+        pid, host = found.groups()
+        here = host == _here()
+        if (here and (alone or not _alive(int(pid)))) or _untouched(path) > _ABANDONED:
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _temporary(root: Path, kind: str) -> Path:
+    return root / f".{kind}-{os.getpid()}@{_here()}-{uuid.uuid4().hex}"
+
+
+def _here() -> str:
+    """This machine, and where processes are numbered anew in it (containers), which of them."""
+    host = re.sub(r"[^A-Za-z0-9.]", "_", socket.gethostname())
+    with contextlib.suppress(OSError):
+        host += f".{os.stat('/proc/self/ns/pid').st_ino}"
+    return host
+
+
+def _alive(pid: int) -> bool:
+    if os.name != "posix":
+        return True  # signal 0 would end the process there
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True
+
+
+def _untouched(path: Path) -> float:
+    """Seconds since the directory or a file in it was last written."""
+    times = [0.0]
+    for part in (path, *path.glob("*")):
+        with contextlib.suppress(OSError):
+            times.append(part.stat().st_mtime)
+    return time.time() - max(times)
 
 
 def _age(directory: Path) -> tuple[int, int]:
@@ -158,8 +209,9 @@ def _prune(root: Path, newest: Path, keep: int) -> None:
     earlier = [p for p in everything if _age(p) <= _age(newest)]
     for directory in later + earlier[: -max(keep, 1)]:
         # Renamed first: a kill while removing must not leave something that looks like a save.
-        doomed = root / f"{_REMOVING}{uuid.uuid4().hex}"
-        os.rename(directory, doomed)
+        doomed = _temporary(root, "removing")
+        with contextlib.suppress(FileNotFoundError):
+            os.rename(directory, doomed)
         shutil.rmtree(doomed, ignore_errors=True)
 
 

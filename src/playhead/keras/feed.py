@@ -90,6 +90,7 @@ class Feed(_Pure):
         self._waiting: OrderedDict[int, tuple[Any, int]] = OrderedDict()  # step: (batch, its epoch)
         self._pulled = self._trained = self._origin = int(iterator.position.step)
         self._closed = False
+        self._over: PipelineError | None = None
         self.failure: Exception | None = None
 
     @property
@@ -99,16 +100,23 @@ class Feed(_Pure):
     def _batch(self, index: int) -> Any:
         with self._pulling:
             step = self._origin + index
+            if index == 1 and not self._begun and self._runs_out_at(step):
+                return self._at(step - 1)[0]  # the look ahead, when there is one batch in all
             if self._closed or step > self._pulled:
                 # Only an iterator that Keras has already dropped asks here: nobody trains on the answer.
                 return next(reversed(self._waiting.values()))[0]
             return self._at(step)[0]
 
     def epoch_after(self, step: int) -> int:
-        """The data's epoch of the batch that follows the first `step` batches; waits for that batch."""
+        """The data's epoch of the batch that follows the first `step` batches; waits for that batch.
+
+        Where none follows since the next pass is empty, that one: nobody has asked for its batches yet.
+        """
         known = self._waiting.get(step)
         if known is None:
             with self._pulling:
+                if self._runs_out_at(step):
+                    return self._at(step - 1)[1] + 1
                 known = self._at(step)
         return known[1]
 
@@ -127,11 +135,26 @@ class Feed(_Pure):
             self._closed = True
             self._iterator.close()
 
+    def _runs_out_at(self, step: int) -> bool:
+        """Whether the first `step` batches are all there are."""
+        try:
+            self._at(step)
+        except PipelineError as error:
+            if error is not self._over:
+                raise
+            return step == self._pulled and step - 1 in self._waiting
+        return False
+
     def _at(self, step: int) -> tuple[Any, int]:
         while step >= self._pulled:
             try:
+                if self._over is not None:
+                    raise self._over
                 batch = next(self._iterator)
                 as_keras_batch(batch)
+            except StopIteration:
+                self._over = self.failure = self._nothing_given()
+                raise self._over from None
             except Exception as error:
                 self.failure = error  # TensorFlow will report it as text in an error of its own
                 raise
@@ -145,6 +168,14 @@ class Feed(_Pure):
                 f"Keras asked again for the batch after step {step}, which is learned"
             )
         return self._waiting[step]
+
+    def _nothing_given(self) -> PipelineError:
+        position = self._iterator.position
+        number = position.epoch + (1 if position.step_in_epoch else 0)
+        return PipelineError(
+            f"pass {number + 1} over the dataset gave no element",
+            help="look at what a filter keeps, or say fewer epochs",
+        )
 
 
 class FirstPass(_Pure):

@@ -11,6 +11,7 @@ from typing import Any
 import keras
 
 from playhead.errors import PreemptedError, TrainingError
+from playhead.keras import callbacks as states
 from playhead.keras import checkpoint, state
 from playhead.keras.cadence import Cadence
 from playhead.keras.feed import UNCOUNTED, Feed, Steps
@@ -46,12 +47,22 @@ class Keeping:
     on_preempt: str
 
 
+@dataclass
+class _Snapshot:
+    """What training changes, at one moment."""
+
+    callbacks: list[dict[str, Any]]
+    arrays: dict[str, checkpoint.Named]
+    learning_rate: float | None
+
+
 class Run(keras.callbacks.CallbackList):  # type: ignore[misc]
     """The callbacks of a fit, with batches counted from the epoch's beginning also after a resume.
 
-    Everything here happens after the callbacks it holds. `arrays` is what a resumed run puts back once
-    more after their `on_epoch_begin`: Keras has reset the metrics by then, and a callback may have set a
-    learning rate that the broken-off epoch had changed since.
+    Everything here happens after the callbacks it holds. `restore` is what a resumed run puts back: the
+    callbacks' states after their `on_train_begin`, which resets them, and in the middle of an epoch those and
+    all arrays once more after their `on_epoch_begin`: Keras has reset the metrics by then, and a callback may
+    have set a learning rate that the broken-off epoch had changed since.
     """
 
     def __init__(
@@ -74,6 +85,7 @@ class Run(keras.callbacks.CallbackList):  # type: ignore[misc]
         self._progress, self._keeping, self._watch = progress, keeping, watch
         self._fixed_length, self._epochs, self._restore = fixed_length, epochs, restore
         self._saved: tuple[Any, ...] | None = None
+        self._ending: _Snapshot | None = None
         self._offset = 0
         super().__init__(
             list(callbacks),
@@ -87,6 +99,9 @@ class Run(keras.callbacks.CallbackList):  # type: ignore[misc]
 
     def on_train_begin(self, logs: Any = None) -> None:
         super().on_train_begin(logs)
+        if self._restore is not None:
+            self._restore.callbacks(self.callbacks)
+        states.capture(self.callbacks)  # what cannot be saved is said now
         history = self.model.history
         if self._progress.history_epochs:
             history.history = {
@@ -104,8 +119,10 @@ class Run(keras.callbacks.CallbackList):  # type: ignore[misc]
         super().on_epoch_begin(epoch, logs)
         self._offset = now.step_in_epoch
         if self._restore is not None:
-            self._restore()
+            self._restore.again(self.callbacks)
             self._restore = None
+        if self._offset and self._progbar is not None:
+            _time_from(self._progbar.progbar, self._offset)
         if now.complete:
             self._steps.coming = 0
         elif now.total is not None:
@@ -152,14 +169,24 @@ class Run(keras.callbacks.CallbackList):  # type: ignore[misc]
         super().on_epoch_end(epoch, logs)
         now.epoch, now.step_in_epoch, now.complete, now.logs = epoch + 1, 0, False, {}
         now.total = self._fixed_length
-        if now.epoch < self._epochs and not self.model.stop_training:
+        if now.epoch >= self._epochs or self.model.stop_training:
+            # Keras and its callbacks may now exchange the weights for others, from which nothing goes on.
+            self._ending = self._snapshot()
+        else:
             if self._keeping.cadence.after_epoch(now.epoch) or self._watch.noted is not None:
                 self._save()
             self._leave_if_told()
 
     def on_train_end(self, logs: Any = None) -> None:
         super().on_train_end(logs)
-        self._save()
+        self._save(self._ending)
+
+    def _snapshot(self) -> _Snapshot:
+        # Newer versions of Keras run callbacks in threads.
+        getattr(self, "_flush_futures", lambda: None)()
+        entries, arrays = states.capture(self.callbacks)
+        rate = state.learning_rate(self.model)
+        return _Snapshot(entries, {**state.capture(self.model), "callbacks": arrays}, rate)
 
     def _epoch_ends(self) -> bool:
         step = self._progress.step
@@ -173,13 +200,14 @@ class Run(keras.callbacks.CallbackList):  # type: ignore[misc]
             name: state.plain(value) for name, value in (results if same else logs or {}).items()
         }
 
-    def _save(self) -> None:
+    def _save(self, ending: _Snapshot | None = None) -> None:
         now, keeping = self._progress, self._keeping
         point = (now.step, now.epoch, now.complete, bool(self.model.stop_training))
         if point == self._saved and now.epoch < self._epochs:
             return
-        # Newer versions of Keras run callbacks in threads.
-        getattr(self, "_flush_futures", lambda: None)()
+        taken = ending or self._snapshot()
+        if ending is not None:
+            taken.arrays[state.FINAL] = state.changed_since(self.model, taken.arrays)
         history = self.model.history
         written = {
             "kind": "playhead.keras",
@@ -195,11 +223,11 @@ class Run(keras.callbacks.CallbackList):  # type: ignore[misc]
             "logs": now.logs,
             "history": state.plain(history.history),
             "history_epochs": [int(epoch) for epoch in history.epoch],
-            "learning_rate": state.learning_rate(self.model),
+            "learning_rate": taken.learning_rate,
+            "callbacks": taken.callbacks,
+            "swapped": states.swaps_averages_for_good(self.callbacks),
         }
-        checkpoint.write(
-            keeping.root, now.step, written, state.capture(self.model), keep=keeping.keep
-        )
+        checkpoint.write(keeping.root, now.step, written, taken.arrays, keep=keeping.keep)
         keeping.cadence.saved()
         self._saved = point
 
@@ -215,3 +243,10 @@ class Run(keras.callbacks.CallbackList):  # type: ignore[misc]
                 checkpoint=where,
             )
         raise Preempted(self._watch.noted, where)
+
+
+def _time_from(bar: Any, done: int) -> None:
+    """Has the progress bar reckon its time per step from the steps of this process alone."""
+    estimate = getattr(bar, "_estimate_step_duration", None)
+    if estimate is not None:
+        bar._estimate_step_duration = lambda step, now: estimate(max(step - done, 0), now)

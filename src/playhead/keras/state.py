@@ -16,13 +16,16 @@ from typing import Any, TypeAlias
 import keras
 import numpy as np
 from keras.src.backend.common import global_state
-from keras.src.random.seed_generator import global_seed_generator
+from keras.src.random.seed_generator import GLOBAL_SEED_GENERATOR, global_seed_generator
 
 from playhead.errors import TrainingChanged, TrainingError
 from playhead.keras.checkpoint import Named
 
 Arrays: TypeAlias = Mapping[str, Named]
 GROUPS = ("model", "optimizer", "metrics", "seeds")
+# The model's variables after the run, where its end changed them: averages of an optimizer with use_ema,
+# the best weights of an EarlyStopping. Training goes on from "model", which is as the last epoch left it.
+FINAL = "final"
 
 # Keras numbers layers per process: "dense_3" in one is "dense_5" in another that built a model before.
 _NUMBER = re.compile(r"_\d+(?=[_/]|$)")
@@ -91,16 +94,53 @@ def capture(model: Any) -> dict[str, list[tuple[str, np.ndarray[Any, Any]]]]:
     }
 
 
+def changed_since(
+    model: Any, captured: Mapping[str, Named]
+) -> list[tuple[str, np.ndarray[Any, Any]]]:
+    """The model's variables, or nothing where they are bit for bit those of `captured`."""
+    now = [(v.path, np.array(v.numpy())) for v in _variables(model, "model")]
+    same = all(
+        value.tobytes() == before.tobytes()
+        for (_, value), (_, before) in zip(now, captured["model"], strict=True)
+    )
+    return [] if same else now
+
+
 def restore(
     model: Any, arrays: Arrays, groups: Sequence[str] = GROUPS, *, without: Sequence[str] = ()
 ) -> None:
     """Puts `arrays` back into the variables of `groups`, except those named in `without`."""
-    if "seeds" in groups and arrays["seeds"]:
-        global_seed_generator()
+    if "seeds" in groups:
+        _as_many_seeds(arrays["seeds"])
     for group in groups:
         variables = _fillable(model, group, without)
         for variable, (_, value) in zip(variables, _chosen(arrays[group], without), strict=True):
             variable.assign(value)
+
+
+def begin_seeds() -> None:
+    """Makes Keras' global generator, as Keras does at the first draw, from Python's generator as it is then.
+
+    Made before the first save, it is in every save, and what a resumed program draws before does not matter.
+    """
+    global_seed_generator()
+
+
+def _as_many_seeds(saved: Named) -> None:
+    """Keras makes its global generator at the first draw; here it is there exactly if it was at the save."""
+    there = global_state.get_global_attribute(GLOBAL_SEED_GENERATOR) is not None
+    if there and not saved:
+        global_state.set_global_attribute(GLOBAL_SEED_GENERATOR, None)
+    elif saved and not there:
+        # Seeded, as drawing a seed would move Python's own generator; the state is put back over it.
+        made = keras.random.SeedGenerator(seed=0)
+        global_state.set_global_attribute(GLOBAL_SEED_GENERATOR, made)
+
+
+def put_final(model: Any, arrays: Arrays) -> None:
+    """Gives the model the weights that Keras and its callbacks left when the run had ended."""
+    for variable, (_, value) in zip(model.variables, arrays.get(FINAL, ()), strict=False):
+        variable.assign(value)
 
 
 def require_same_variables(
@@ -159,7 +199,7 @@ def _variables(model: Any, group: str) -> list[Any]:
         return [v for held in optimizers(model).values() for v in held.variables]
     if group == "metrics":
         return [v for metric in model.metrics for v in metric.variables]
-    generator = global_state.get_global_attribute("global_seed_generator")
+    generator = global_state.get_global_attribute(GLOBAL_SEED_GENERATOR)
     return [] if generator is None else [generator.state]
 
 

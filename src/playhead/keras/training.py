@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,11 +15,13 @@ from playhead import __version__
 from playhead.dataset import Dataset
 from playhead.errors import CheckpointError, PipelineError, TrainingError
 from playhead.iterator import Iterator
+from playhead.keras import callbacks as states
 from playhead.keras import checkpoint as store
 from playhead.keras import settings, state
-from playhead.keras.arguments import Arguments, capped
+from playhead.keras.arguments import Arguments, capped, whole
 from playhead.keras.cadence import Cadence
 from playhead.keras.feed import UNCOUNTED, Feed, FirstPass, Steps
+from playhead.keras.lock import held
 from playhead.keras.preemption import POLICIES, Watch
 from playhead.keras.run import Keeping, Progress, Run
 from playhead.plan.prefetch import outermost
@@ -41,21 +43,32 @@ def fit(
 ) -> Any:
     """`model.fit` over `ds`, saved under the directory `checkpoint` and resumed from there.
 
-    Run the same program again after a kill and it goes on at the step after the newest save: the same
-    batches, losses, epoch logs and weights, bit for bit, as if nothing had happened. A finished run returns
-    its History at once; larger `epochs` continues it. All other arguments are those of `model.fit`.
+    Run the same program again after a kill and it goes on at the step after the newest save, as if nothing
+    had happened. A finished run returns its History at once; larger `epochs` continues it. All other arguments
+    are those of `model.fit`.
 
-    save_every: 500 (steps), "10min", "1 epoch". keep: how many saves stay. resume: "must" raises where there
-    is nothing to resume, "never" where there is something. on_preempt, when one of `signals` arrives: "exit"
-    saves after the step and raises `Preempted`, which ends the process with 128 + the signal; "raise" saves
-    and raises `PreemptedError`; "ignore" leaves signals alone. on_change and override: as in
+    Restored bit for bit: the batches and their order, weights, optimizer, running metrics, History, the seeds
+    of Keras' layers, and the states of EarlyStopping, ReduceLROnPlateau, ModelCheckpoint, OrbaxCheckpoint,
+    SwapEMAWeights and of every callback with `get_state()` and `set_state(state)`. So losses, epoch logs and
+    weights are those of the unbroken run where the computation itself repeats (same machine and versions,
+    deterministic operations). Not restored: what other callbacks remember, files they append to (CSVLogger,
+    TensorBoard), and the global generators of Python, NumPy and TensorFlow. Where a callback had stopped
+    the run and larger `epochs` continues it, EarlyStopping keeps its best and waits anew.
+
+    save_every: 500 (steps), "10min", "1 epoch". keep: how many saves stay, 1 or more. resume: "must" raises
+    where there is nothing to resume, "never" where there is something. on_preempt, when one of `signals`
+    arrives: "exit" saves after the step and raises `Preempted`, which ends the process with 128 + the signal;
+    "raise" saves and raises `PreemptedError`; "ignore" leaves signals alone. on_change and override: as in
     `Iterator.load_state_dict`; `override=["optimizer.learning_rate"]` takes the value of the code.
 
     Returns the `keras.callbacks.History` of the whole run. Raises `TrainingChanged`, `PipelineChanged` and
-    `CheckpointError` before anything is trained.
+    `CheckpointError` before anything is trained (the latter also where another run uses the directory), and
+    `PipelineError` where a pass over the data that an epoch needs gives no element.
     """
     arguments = Arguments(fit_arguments)
     cadence = Cadence(save_every)
+    keep = whole(keep, "keep")
+    _require(on_change, ("error", "by_record", "from_here"), "on_change")
     _require(resume, ("auto", "must", "never"), "resume")
     _require(on_preempt, POLICIES, "on_preempt")
     override = (override,) if isinstance(override, str) else tuple(override)
@@ -63,78 +76,95 @@ def fit(
         raise TypeError(f"fit takes a playhead.Dataset, not {type(ds).__name__}")
     if not getattr(model, "compiled", False):
         raise ValueError("compile the model before fit")
+    if not os.fspath(checkpoint):
+        raise ValueError("checkpoint= is empty, where fit needs the name of a directory")
     root = Path(checkpoint)
-    store.sweep(root)
-    found = _found(root, resume)
-    length = _epoch_length(ds, arguments.steps_per_epoch, model.steps_per_execution)
-    now = settings.of(
-        model,
-        steps_per_epoch=arguments.steps_per_epoch,
-        class_weight=arguments.rest.get("class_weight"),
-    )
-    if found is not None:
-        rate = found[1].get("learning_rate")
-        settings.require_same(found[1]["settings"], now, override, rate=rate)
-
-    iterator = (ds if outermost(ds.node) else ds.prefetch()).iterator(epochs=None)
-    progress = Progress(step=0, total=length)
-    if found is not None:
-        operations = [name for name in override if not settings.is_setting(name)]
-        iterator.load_state_dict(found[1]["position"], on_change=on_change, override=operations)
-        progress = _progress(found[1], iterator, length, arguments)
-    elif arguments.initial_epoch:
-        progress = _skipped_ahead(iterator, length, arguments.initial_epoch)
-    feed = Feed(iterator, note_epochs=length is None)
-    validation = _validation(arguments.rest)
-    try:
-        restore = None
+    _require_there(root, resume)
+    with held(root) as alone:
+        store.sweep(root, alone=alone)
+        found = store.latest(root) if store.saves(root) else None
+        length = _epoch_length(ds, arguments.steps_per_epoch, model.steps_per_execution)
+        now = settings.of(
+            model,
+            steps_per_epoch=arguments.steps_per_epoch,
+            class_weight=arguments.rest.get("class_weight"),
+        )
         if found is not None:
-            restore = _Restore(model, *found, override)
-            restore.first(feed)
-            if _finished(found[1], progress, arguments.epochs):
-                _say(
-                    arguments,
-                    f"{_name(root)} is already finished: {_where(progress, arguments.epochs)}",
+            rate = found[1].get("learning_rate")
+            settings.require_same(found[1]["settings"], now, override, rate=rate)
+
+        iterator = (ds if outermost(ds.node) else ds.prefetch()).iterator(epochs=None)
+        progress = Progress(step=0, total=length)
+        if found is not None:
+            operations = [name for name in override if not settings.is_setting(name)]
+            iterator.load_state_dict(found[1]["position"], on_change=on_change, override=operations)
+            progress = _progress(found[1], iterator, length, arguments)
+        elif arguments.initial_epoch:
+            progress = _skipped_ahead(iterator, length, arguments.initial_epoch)
+        feed = Feed(iterator, note_epochs=length is None)
+        validation = _validation(arguments.rest)
+        try:
+            restore = None
+            if found is not None:
+                restore = _Restore(model, *found, override)
+                restore.first(feed)
+                _require_unswapped(found[1], arguments.epochs)
+                if _finished(found[1], progress, arguments.epochs):
+                    restore.final()
+                    _say(
+                        arguments,
+                        f"{_name(root)} is already finished: {_where(progress, arguments.epochs)}",
+                    )
+                    return _history(model, progress, arguments, length)
+            else:
+                state.begin_seeds()
+                if feed.has_open_axes:
+                    state.build(model, feed[0])
+            verb = "starting" if found is None else "resuming"
+            _say(arguments, f"{verb} {_name(root)} at {_where(progress, arguments.epochs)}")
+            with Watch(() if on_preempt == "ignore" else signals) as watch:
+                steps = Steps(UNCOUNTED if length is None else length)
+                run = Run(
+                    arguments.callbacks,
+                    model=model,
+                    iterator=iterator,
+                    feed=feed,
+                    steps=steps,
+                    progress=progress,
+                    keeping=Keeping(root, cadence, keep, _fixed(now), on_preempt),
+                    watch=watch,
+                    fixed_length=length,
+                    epochs=arguments.epochs,
+                    verbose=arguments.verbose,
+                    restore=restore,
                 )
-                return _history(model, progress, arguments, length)
-        elif feed.has_open_axes:
-            state.build(model, feed[0])
-        verb = "starting" if found is None else "resuming"
-        _say(arguments, f"{verb} {_name(root)} at {_where(progress, arguments.epochs)}")
-        with Watch(() if on_preempt == "ignore" else signals) as watch:
-            steps = Steps(UNCOUNTED if length is None else length)
-            run = Run(
-                arguments.callbacks,
-                model=model,
-                iterator=iterator,
-                feed=feed,
-                steps=steps,
-                progress=progress,
-                keeping=Keeping(root, cadence, keep, _fixed(now), on_preempt),
-                watch=watch,
-                fixed_length=length,
-                epochs=arguments.epochs,
-                verbose=arguments.verbose,
-                restore=restore,
-            )
-            return _keras_fit(model, feed, steps, run, progress.epoch, arguments)
-    except Exception as error:
-        if feed.failure is not None and error is not feed.failure:
-            raise feed.failure from error
-        raise
-    finally:
-        feed.close()
-        if validation is not None:
-            validation.close()
+                return _keras_fit(model, feed, steps, run, progress.epoch, arguments)
+        except Exception as error:
+            failure = feed.failure
+            # TensorFlow tells of it as text in an error of its own. What else fails is not of the data, though
+            # the read-ahead may have failed by then.
+            if (
+                failure is not None
+                and error is not failure
+                and type(failure).__name__ in str(error)
+            ):
+                raise failure from error
+            raise
+        finally:
+            feed.close()
+            if validation is not None:
+                validation.close()
 
 
 class _Restore:
-    """Puts a checkpoint back into a model; callable, for once more when Keras has begun the epoch."""
+    """Puts a checkpoint back into a model and its callbacks, in the parts that `Run` asks for."""
 
     def __init__(
         self, model: Any, directory: Path, saved: Mapping[str, Any], override: tuple[str, ...]
     ) -> None:
         self._model = model
+        self._entries = saved.get("callbacks", [])
+        self._stopped = bool(saved["stopped"])
         self._arrays = store.read_arrays(directory, dict(saved))
         self._mid_epoch = saved["step_in_epoch"] > 0
         left_out = (
@@ -152,8 +182,19 @@ class _Restore:
         state.require_same_variables(model, arrays, groups, without=without)
         state.restore(model, arrays, groups, without=without)
 
-    def __call__(self) -> None:
+    def final(self) -> None:
+        """Of a run that is over: the weights it ended with."""
+        state.put_final(self._model, self._arrays)
+
+    def callbacks(self, callbacks: Sequence[Any]) -> None:
+        """After they were told that training begins."""
+        arrays = self._arrays.get("callbacks", [])
+        states.restore(callbacks, self._entries, arrays, anew=self._stopped)
+
+    def again(self, callbacks: Sequence[Any]) -> None:
+        """After the epoch has begun, where it is resumed in the middle."""
         if self._mid_epoch:
+            self.callbacks(callbacks)
             state.restore(self._model, self._arrays, self._groups, without=self._without)
 
 
@@ -177,7 +218,7 @@ def _keras_fit(
         )
 
 
-def _found(root: Path, resume: str) -> tuple[Path, dict[str, Any]] | None:
+def _require_there(root: Path, resume: str) -> None:
     there = bool(store.saves(root))
     if there and resume == "never":
         raise CheckpointError(
@@ -191,7 +232,6 @@ def _found(root: Path, resume: str) -> tuple[Path, dict[str, Any]] | None:
             help='check the path; resume="auto" starts a run where there is none',
             path=str(root),
         )
-    return store.latest(root) if there else None
 
 
 def _epoch_length(ds: Dataset, given: int | None, steps_per_execution: int) -> int | None:
@@ -268,6 +308,15 @@ def _validation(rest: dict[str, Any]) -> FirstPass | None:
     dataset = given if outermost(given.node) else given.prefetch()
     rest["validation_data"] = FirstPass(dataset)
     return rest["validation_data"]  # type: ignore[no-any-return]
+
+
+def _require_unswapped(saved: Mapping[str, Any], epochs: int) -> None:
+    if saved.get("swapped") and saved["epochs"] <= saved["epoch"] < epochs:
+        raise TrainingError(
+            "SwapEMAWeights(swap_on_epoch=True) has put the averages in place of the trained weights when "
+            f"its last epoch, {saved['epochs']}, ended: no epoch can follow",
+            help=f"say epochs={epochs} from the beginning, in another directory, or leave swap_on_epoch out",
+        )
 
 
 def _finished(saved: Mapping[str, Any], progress: Progress, epochs: int) -> bool:

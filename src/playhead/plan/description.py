@@ -253,7 +253,10 @@ def _said(operation: Operation | None, difference: Difference) -> str:
         return "absent"
     if difference.kind in ("added", "removed"):
         return _summary(operation) or "present"
-    return " ".join(f"{key}={operation.get(key)}" for key in difference.fields)
+    return " ".join(
+        f"no {key}" if operation.get(key) is None else f"{key}={operation[key]}"
+        for key in difference.fields
+    )
 
 
 def _summary(operation: Operation | None) -> str:

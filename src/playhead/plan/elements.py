@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from playhead.plan import randomness
-from playhead.plan.block import ArraySpec, Block, Columns, Nest, Rows, leaves
+from playhead.plan.block import ArraySpec, Block, Columns, Nest, Rows
 from playhead.plan.functions import UserFunction
 from playhead.plan.node import (
     UNKNOWN,
@@ -225,7 +225,10 @@ class Filter(Node):
         try:
             result = self.function(block)
             if isinstance(result, Columns):
-                return np.flatnonzero(next(iter(leaves(result.nest))))
+                found = result.nest
+                if not isinstance(found, np.ndarray) or found.dtype != bool or found.ndim != 1:
+                    self._truth(result.slice(0, 1).rows()[0])
+                return np.flatnonzero(found)
             return np.array(
                 [k for k, row in enumerate(result.rows()) if self._truth(row)], np.int64
             )
@@ -234,7 +237,7 @@ class Filter(Node):
             raise
 
     def _truth(self, row: Any) -> bool:
-        if isinstance(row, dict | tuple) or np.ndim(row) != 0:
+        if not isinstance(row, bool | np.bool_):
             raise TypeError(
                 f"filter({self.function.name}) must return one bool per element, not {row!r}"
             )

@@ -14,13 +14,12 @@ import random
 import sys
 import traceback
 import types
-import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 
-from playhead.errors import FormError, GlobalRandomness, UnrepeatableFunction
+from playhead.errors import FormError, GlobalRandomness, UnrepeatableFunction, warn
 from playhead.plan.block import Block, Element, Nest, Rows, as_element, leaves, own
 from playhead.plan.lock import Lock
 from playhead.plan.node import Places
@@ -250,12 +249,11 @@ class GlobalStates:
         if after[0] == self._before[0]:
             used = [n for n in used if n != "random"]
         if used:
-            warnings.warn(
+            warn(
                 f"{function.op}({function.name}){_at(function.where)} draws from the global "
                 f"{' and '.join(used)} state, which cannot be resumed exactly; "
                 "take the numbers from map(fn, rng=True)",
                 GlobalRandomness,
-                stacklevel=2,
             )
         return bool(used)
 

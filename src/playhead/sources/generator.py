@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import inspect
 import time
-import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -13,7 +12,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from playhead.errors import PipelineError, SlowResume, SourceChanged
+from playhead.errors import PipelineError, SlowResume, SourceChanged, warn
 from playhead.plan.block import Columns, Nest, Rows, as_element, own
 from playhead.plan.functions import function_name
 from playhead.plan.node import (
@@ -110,11 +109,10 @@ class Generated(Source):
             return iter(self.function(*self.args))
         if self.takes_start:
             return iter(self.function(*self.args, start=index))
-        warnings.warn(
+        warn(
             f"resuming from_generator({function_name(self.function)}) replays {index} elements; "
             "a function that takes start= resumes at once",
             SlowResume,
-            stacklevel=2,
         )
         items = iter(self.function(*self.args))
         for taken in range(index):

@@ -71,6 +71,11 @@ def expand(files: Paths) -> list[str]:
     """Absolute paths of what `files` names, in reading order, patterns replaced by matches."""
     if isinstance(files, str | os.PathLike):
         files = [files]
+    if not len(files):
+        raise MissingSource(
+            "from_tfrecords was given an empty list of files",
+            help="the pattern that made the list matched nothing: check it, and that the data is mounted",
+        )
     return [
         os.path.abspath(path) if "://" not in path else path for f in files for path in _matches(f)
     ]

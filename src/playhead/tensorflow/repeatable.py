@@ -39,7 +39,7 @@ def require_repeatable(
             what = "draws random numbers that nothing can repeat"
             help = (
                 "map(fn, rng=True) gives the function a seed as last argument, for tf.random.stateless_* "
-                "and tf.image.stateless_random_*"
+                "and tf.image.stateless_random_*; a Keras layer that augments belongs in the model"
             )
         else:
             continue

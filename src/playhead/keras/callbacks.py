@@ -1,0 +1,127 @@
+"""What callbacks know besides the model, copied out and put back.
+
+Keras' own are known by class; any other joins by having `get_state()`, which returns None, numbers,
+strings, arrays, and lists and dicts of these, and `set_state(state)`. `on_train_begin` resets a callback,
+so its state comes back after that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import numpy as np
+
+from playhead.errors import TrainingError
+from playhead.keras.checkpoint import Array, Named
+
+_SAVING = ("best", "_batches_seen_since_last_saving", "_last_batch_seen")
+_ATTRIBUTES = {
+    "EarlyStopping": ("wait", "stopped_epoch", "best", "best_epoch", "best_weights"),
+    "ReduceLROnPlateau": ("wait", "cooldown_counter", "best"),
+    "ModelCheckpoint": _SAVING,
+    "OrbaxCheckpoint": (*_SAVING, "_total_batches_seen"),
+    "SwapEMAWeights": ("_ema_weights_in_model",),
+}
+
+
+def capture(callbacks: Sequence[Any]) -> tuple[list[dict[str, Any]], list[tuple[str, Array]]]:
+    """The states of those that have one, as JSON, and the arrays in them, which it names by number.
+
+    Raises `TrainingError` where a `get_state()` returns something else than a checkpoint can hold.
+    """
+    arrays: list[tuple[str, Array]] = []
+    entries = []
+    for callback in callbacks:
+        known = _attributes(callback)
+        if known is None and not _joins(callback):
+            continue
+        name = type(callback).__name__
+        state = {key: getattr(callback, key) for key in known} if known else callback.get_state()
+        entries.append({"class": name, "state": _encoded(state, name, arrays)})
+    return entries, arrays
+
+
+def restore(
+    callbacks: Sequence[Any], entries: Sequence[Any], arrays: Named, *, anew: bool = False
+) -> None:
+    """Puts the states back into the callbacks of the same classes, in their order.
+
+    A callback that was not there is left as it is, a state whose callback is gone is not used. `anew` is
+    for a run that one of them had stopped and that is to go on: patience begins again.
+    """
+    waiting = list(entries)
+    for callback in callbacks:
+        known, name = _attributes(callback), type(callback).__name__
+        entry = next((e for e in waiting if e["class"] == name), None)
+        if entry is None or (known is None and not _joins(callback)):
+            continue
+        waiting.remove(entry)
+        state = _decoded(entry["state"], arrays)
+        if known is None:
+            callback.set_state(state)
+            continue
+        for key in known:
+            if key in state:
+                setattr(callback, key, state[key])
+        if anew and "stopped_epoch" in known:
+            callback.wait = callback.stopped_epoch = 0
+
+
+def swaps_averages_for_good(callbacks: Sequence[Any]) -> bool:
+    """Whether the last epoch's end overwrites the trained weights where no save can see them before."""
+    return any(
+        isinstance(callback, keras.callbacks.SwapEMAWeights) and callback.swap_on_epoch
+        for callback in callbacks
+    )
+
+
+def _attributes(callback: Any) -> tuple[str, ...] | None:
+    for kind in type(callback).__mro__:
+        if kind.__name__ in _ATTRIBUTES and kind.__module__.split(".")[0] == "keras":
+            known = _ATTRIBUTES[kind.__name__]
+            return tuple(key for key in known if hasattr(callback, key))
+    return None
+
+
+def _joins(callback: Any) -> bool:
+    return callable(getattr(callback, "get_state", None)) and callable(
+        getattr(callback, "set_state", None)
+    )
+
+
+def _encoded(value: Any, name: str, arrays: list[tuple[str, Array]]) -> Any:
+    if value is None or type(value) in (str, bool, int, float):
+        return value
+    if isinstance(value, dict) and all(isinstance(key, str) for key in value):
+        return {"dict": {key: _encoded(part, name, arrays) for key, part in value.items()}}
+    if isinstance(value, list | tuple):
+        return [_encoded(part, name, arrays) for part in value]
+    array = _array(value)
+    if array is None:
+        raise TrainingError(
+            f"the state of {name} holds a {type(value).__name__}, which a checkpoint cannot hold",
+            help="get_state() returns None, numbers, strings, arrays, and lists and dicts of these",
+        )
+    arrays.append((f"{name}/{len(arrays)}", array))
+    return {"array": len(arrays) - 1}
+
+
+def _array(value: Any) -> Array | None:
+    if isinstance(value, keras.Variable) or keras.ops.is_tensor(value):
+        value = keras.ops.convert_to_numpy(value)
+    if isinstance(value, np.ndarray | np.generic) and not value.dtype.hasobject:
+        return np.asarray(value)
+    return None
+
+
+def _decoded(value: Any, arrays: Named) -> Any:
+    if isinstance(value, list):
+        return [_decoded(part, arrays) for part in value]
+    if isinstance(value, dict):
+        if "array" in value:
+            array = arrays[value["array"]][1]
+            return array if array.ndim else array[()]
+        return {key: _decoded(part, arrays) for key, part in value["dict"].items()}
+    return value
