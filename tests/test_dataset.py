@@ -386,7 +386,7 @@ def test_a_filter_must_return_one_bool():
 def test_a_name_of_tf_data_that_is_not_there_yet_says_so():
     with pytest.raises(AttributeError, match="no 'cache' yet"):
         Dataset.range(3).cache()
-    with pytest.raises(AttributeError, match="no 'cash'$"):
+    with pytest.raises(AttributeError, match=r"no 'cash'$"):
         Dataset.range(3).cash()
     assert not hasattr(Dataset.range(3), "interleave")
 

@@ -46,3 +46,17 @@ def test_what_no_tensor_holds_is_named() -> None:
     ds = ph.Dataset.from_sequence([{"a": 1, "b": object()}])
     with pytest.raises(PipelineError, match=r"element\['b'\]: it is object"):
         ds.to_tf()
+
+
+def test_an_element_that_does_not_fit_the_first_is_named_with_what_can_be_done():
+    unequal = ph.Dataset.from_generator(lambda: iter([[1, 2], [3, 4, 5]]))
+    with pytest.raises(tf.errors.OpError, match=r"padded_batch.*output_signature"):
+        list(unequal.to_tf())
+    signature = tf.TensorSpec([None], tf.int32)
+    assert [x.shape[0] for x in unequal.to_tf(signature)] == [2, 3]
+
+
+@pytest.mark.parametrize("door", [ph.tensorflow.iterator, ph.tensorflow.to_tf])
+def test_a_tf_data_dataset_at_the_wrong_door_is_told_which_line_to_change(door):
+    with pytest.raises(TypeError, match=r"not _RangeDataset.*from_tfrecords"):
+        door(tf.data.Dataset.range(3))

@@ -11,7 +11,7 @@ import numpy as np
 
 from playhead.plan import randomness
 from playhead.plan.block import ArraySpec, Block, Columns, Nest, Rows
-from playhead.plan.functions import UserFunction
+from playhead.plan.functions import Randomness, UserFunction
 from playhead.plan.node import (
     UNKNOWN,
     Chunk,
@@ -29,14 +29,6 @@ from playhead.plan.node import (
     ordinal,
     pieces,
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Keys:
-    """The places that choose a block's random numbers, under the operation's own 128-bit key."""
-
-    places: Places
-    wide: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,7 +77,7 @@ class Map(Node):
                 raise
             return Rows(done), error
 
-    def keys(self, places: Places) -> Keys | None:
+    def keys(self, places: Places) -> Randomness | None:
         return None
 
     def describe(self) -> dict[str, Any]:
@@ -123,8 +115,8 @@ class RandomMap(Map):
     def wide(self) -> int:
         return randomness.wide_key(self.seed, "map", ordinal(self))
 
-    def keys(self, places: Places) -> Keys | None:
-        return Keys(places, self.wide)
+    def keys(self, places: Places) -> Randomness | None:
+        return Randomness(places, self.wide)
 
     def describe(self) -> dict[str, Any]:
         said = super().describe() | {"rng": "philox-1", "seed": self.seed}

@@ -15,6 +15,7 @@ import sys
 import traceback
 import types
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -31,13 +32,15 @@ KNOWN_FORMS = ("python", *FORMS)
 WATCHED = 4  # first elements that are watched for draws from a global state
 
 
-class Randomness(Protocol):
-    """The random numbers of the elements of a block."""
+@dataclass(frozen=True, slots=True)
+class Randomness:
+    """The places that choose a block's random numbers, under the operation's own 128-bit key."""
 
-    @property
-    def places(self) -> Places: ...
-    @property
-    def wide(self) -> int: ...
+    places: Places
+    wide: int
+
+    def slice(self, start: int, stop: int) -> Randomness:
+        return Randomness(self.places.slice(start, stop), self.wide)
 
 
 class BlockForm(Protocol):
@@ -154,7 +157,7 @@ class UserFunction:
         try:
             self._use(form, one, randomness is not None)
             assert self._run is not None
-            self._run(one, randomness)
+            self._run(one, None if randomness is None else randomness.slice(0, 1))
         except UnrepeatableFunction:
             raise
         except Exception:

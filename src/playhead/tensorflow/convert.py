@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from playhead.errors import PipelineError, UnequalElements
 from playhead.plan.block import ArraySpec, Element, Nest, map_nest, named_leaves, object_array
-from playhead.plan.node import INFINITE, UNKNOWN
+from playhead.plan.node import INFINITE, UNKNOWN, Node
 
 if TYPE_CHECKING:
     from playhead.dataset import Dataset
@@ -29,12 +29,16 @@ def to_tf(ds: Dataset, output_signature: Nest | None = None) -> tf.data.Dataset:
     >>> [int(x) for x in to_tf(ph.Dataset.range(3))]
     [0, 1, 2]
     """
+    require_dataset(ds, "to_tf")
     signature = output_signature
     if signature is None:
         signature = type_specs(eagerly(lambda: ds.element_spec))
 
     def one_pass() -> Any:
-        return (map_nest(as_numpy, element) for element in ds)
+        for element in ds:
+            if output_signature is None:
+                _require_fit(element, signature)
+            yield map_nest(as_numpy, element)
 
     made = tf.data.Dataset.from_generator(one_pass, output_signature=signature)
     count = ds.cardinality()
@@ -42,6 +46,26 @@ def to_tf(ds: Dataset, output_signature: Nest | None = None) -> tf.data.Dataset:
         return made
     known = tf.data.INFINITE_CARDINALITY if count == INFINITE else count
     return made.apply(tf.data.experimental.assert_cardinality(known))
+
+
+def _require_fit(element: Element, signature: Nest) -> None:
+    try:
+        fitting(element, signature)
+    except UnequalElements as error:
+        raise UnequalElements(
+            f"to_tf: {error.what}",
+            help="padded_batch evens out shapes; or say to_tf(output_signature=) with None along that axis",
+            **error.facts,
+        ) from None
+
+
+def require_dataset(ds: Any, name: str) -> None:
+    """Raises TypeError for what is no playhead dataset, saying how to make one."""
+    if not isinstance(getattr(ds, "node", None), Node):
+        raise TypeError(
+            f"playhead.tensorflow.{name} takes a playhead.Dataset, not {type(ds).__name__}: "
+            "change the pipeline's first line, as in playhead.Dataset.from_tfrecords(files)"
+        )
 
 
 def eagerly(compute: Callable[[], Value]) -> Value:

@@ -17,7 +17,13 @@ import tensorflow as tf
 
 from playhead.errors import CheckpointError, PipelineError, WrongDoor
 from playhead.plan.block import Nest, leaves, map_nest
-from playhead.tensorflow.convert import as_tensors, eagerly, fitting, type_specs
+from playhead.tensorflow.convert import (
+    as_tensors,
+    eagerly,
+    fitting,
+    require_dataset,
+    type_specs,
+)
 
 if TYPE_CHECKING:
     from playhead.dataset import Dataset
@@ -34,7 +40,7 @@ def iterator(
     epochs: int | None = None,
     step: SupportsInt | None = None,
 ) -> Iterator:
-    """An iterator over `epochs` passes of `ds` (None: endless), whose position a checkpoint saves.
+    """An iterator over `epochs` passes of `ds`, endless unless said, whose position a checkpoint saves.
 
     step: the loop's own counter of batches taken, for instance the `tf.Variable` in the same checkpoint.
     Where it and the data disagree, the first `next` after restoring raises `CheckpointError`.
@@ -49,6 +55,7 @@ def iterator(
     >>> int(total(it)), it.position.step
     (6, 2)
     """
+    require_dataset(ds, "iterator")
     if strategy is not None:
         raise PipelineError(
             "iterator(strategy=...): this version reads for one replica only",
