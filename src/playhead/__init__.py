@@ -12,7 +12,8 @@ from playhead.errors import PlayheadError, PlayheadWarning
 from playhead.iterator import Iterator
 from playhead.lineage import trace
 from playhead.plan.block import ArraySpec
-from playhead.plan.node import INFINITE, UNKNOWN, Record
+from playhead.plan.node import INFINITE, UNKNOWN
+from playhead.plan.places import Record
 from playhead.plan.prefetch import AUTOTUNE
 from playhead.plan.randomness import seed_pair
 from playhead.position import Position

@@ -19,11 +19,13 @@ from playhead.iterator import Iterator
 from playhead.plan import randomness
 from playhead.plan.batches import Batch, Padding
 from playhead.plan.block import Element, Nest, leaves, map_nest
+from playhead.plan.branches import Concatenate, Zip
 from playhead.plan.description import operations, seeded
 from playhead.plan.elements import Enumerate, Filter, Map, RandomMap
 from playhead.plan.functions import UserFunction
-from playhead.plan.node import INFINITE, UNKNOWN, Info, Node, Record
-from playhead.plan.order import Concatenate, Repeat, Shard, Shuffle, Skip, Take, Zip
+from playhead.plan.node import INFINITE, UNKNOWN, Info, Node
+from playhead.plan.order import Repeat, Shard, Shuffle, Skip, Take
+from playhead.plan.places import Record
 from playhead.plan.prefetch import AUTOTUNE, Prefetch
 from playhead.sources.arrays import Range, Tensors, TensorSlices, number_range, tensor_slices
 from playhead.sources.arrays import tensors as one_element

@@ -12,7 +12,7 @@ from playhead.errors import NotSeekable, PipelineError
 from playhead.iterator import Iterator
 from playhead.plan.block import Element
 from playhead.plan.description import unseeded
-from playhead.plan.node import Places, Record
+from playhead.plan.places import Places, Record
 
 if TYPE_CHECKING:
     from playhead.dataset import Dataset

@@ -8,7 +8,9 @@ from typing import TypeAlias
 
 from playhead.execution.ahead import Ahead
 from playhead.execution.threads import BUDGET, Alone, Threads, cores, nbytes
-from playhead.plan.node import Chunk, Compute, Cursor, Node, Serial, as_chunk, walk_places
+from playhead.plan.compute import Chunk, Compute, Serial
+from playhead.plan.node import Node, as_chunk, walk_places
+from playhead.plan.places import Cursor
 from playhead.plan.prefetch import AUTOTUNE, outermost
 
 Event: TypeAlias = tuple[

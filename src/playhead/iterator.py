@@ -26,8 +26,9 @@ from playhead.plan.description import (
     operations,
 )
 from playhead.plan.lock import Lock
-from playhead.plan.node import Node, Places, Record
+from playhead.plan.node import Node
 from playhead.plan.origin import Place
+from playhead.plan.places import Places, Record
 from playhead.position import Origin, Position
 from playhead.restore import Entry, enter, grid, records_before
 from playhead.restore import OnChange as OnChange

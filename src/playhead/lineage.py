@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from playhead.errors import NotSeekable, OutOfReach
-from playhead.plan.node import Record
+from playhead.plan.places import Record
 from playhead.position import Origin, Position
 
 if TYPE_CHECKING:

@@ -22,9 +22,10 @@ from playhead.plan.description import (
     render,
 )
 from playhead.plan.extension import is_extension
-from playhead.plan.node import Node, is_count
+from playhead.plan.node import Node
 from playhead.plan.order import Grid
 from playhead.plan.origin import Place, can_enter, cut_anew, entry, records_since, resized
+from playhead.plan.places import is_count
 from playhead.position import Origin, Position
 
 OnChange = Literal["error", "by_record", "from_here"]

@@ -10,8 +10,8 @@ from playhead import Dataset
 from playhead.execution.ahead import Ahead
 from playhead.execution.threads import Threads, cores, nbytes
 from playhead.plan.block import Columns, Rows
+from playhead.plan.compute import Pace, attempt
 from playhead.plan.lock import Lock
-from playhead.plan.node import Pace, attempt
 
 
 @pytest.fixture

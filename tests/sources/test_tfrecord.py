@@ -20,7 +20,7 @@ from playhead.errors import (
     UnparsableRecord,
 )
 from playhead.plan.block import ArraySpec, Columns, Rows
-from playhead.plan.node import Places
+from playhead.plan.places import Places
 from playhead.sources import tfrecord
 from playhead.sources.example import FixedLenFeature, VarLenFeature
 from playhead.sources.tfrecord import tfrecords

@@ -15,7 +15,7 @@ import playhead as ph
 from playhead.errors import FormError, UnrepeatableFunction
 from playhead.plan.block import Columns, Rows, map_nest
 from playhead.plan.functions import UserFunction
-from playhead.plan.node import Places
+from playhead.plan.places import Places
 from playhead.plan.randomness import seed_pairs
 from playhead.tensorflow.function import block_form
 

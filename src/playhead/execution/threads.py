@@ -11,7 +11,8 @@ from typing import Any, TypeVar
 import numpy as np
 
 from playhead.plan.block import Columns, Rows, leaves
-from playhead.plan.node import Node, Pace, Serial
+from playhead.plan.compute import Pace, Serial
+from playhead.plan.node import Node
 from playhead.plan.prefetch import AUTOTUNE
 
 Item = TypeVar("Item")

@@ -22,18 +22,9 @@ from playhead.plan.block import (
     map_nest,
     object_array,
 )
-from playhead.plan.node import (
-    INFINITE,
-    UNKNOWN,
-    Chunk,
-    Compute,
-    Cursor,
-    Index,
-    Located,
-    Node,
-    Places,
-    Record,
-)
+from playhead.plan.compute import Chunk, Compute
+from playhead.plan.node import INFINITE, UNKNOWN, Node
+from playhead.plan.places import Cursor, Index, Located, Places, Record
 
 READ_ALONE = 32  # elements from which a batch is read by itself, straight into memory of its own
 

@@ -11,24 +11,10 @@ import numpy as np
 
 from playhead.plan import randomness
 from playhead.plan.block import ArraySpec, Block, Columns, Nest, Rows
+from playhead.plan.compute import Chunk, Compute, attempt
 from playhead.plan.functions import Randomness, UserFunction
-from playhead.plan.node import (
-    UNKNOWN,
-    Chunk,
-    Compute,
-    Cursor,
-    Index,
-    Keyed,
-    Located,
-    Node,
-    Piece,
-    Places,
-    Record,
-    as_chunk,
-    attempt,
-    ordinal,
-    pieces,
-)
+from playhead.plan.node import UNKNOWN, Node, Piece, as_chunk, ordinal, pieces
+from playhead.plan.places import Cursor, Index, Keyed, Located, Places, Record
 
 
 @dataclass(frozen=True, eq=False)

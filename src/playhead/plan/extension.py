@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from playhead.plan.description import Difference, differing, with_changes
-from playhead.plan.node import Node, Places, Record, is_count
+from playhead.plan.node import Node
+from playhead.plan.places import Places, Record, is_count
 
 # What may stand behind the longer one. A batch can be short at the old end, and a repeat keeps its first
 # pass only; the others give the same elements at the same places.

@@ -23,7 +23,7 @@ import numpy as np
 from playhead.errors import FormError, GlobalRandomness, UnrepeatableFunction, warn
 from playhead.plan.block import Block, Element, Nest, Rows, as_element, leaves, own
 from playhead.plan.lock import Lock
-from playhead.plan.node import Places
+from playhead.plan.places import Places
 from playhead.plan.randomness import Draws
 
 FORMS = {"tf": ("tensorflow", "playhead.tensorflow.function")}

@@ -7,223 +7,31 @@ a cursor. Every seekable node serves as a stream too, with a place as its cursor
 
 from __future__ import annotations
 
-import time
 from abc import ABC
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, ClassVar, Protocol, Self, TypeAlias, TypeVar
+from typing import Any, ClassVar
 
 import numpy as np
 
 from playhead.errors import PipelineError
 from playhead.plan.block import Block, Nest, spec_of
+from playhead.plan.compute import Chunk, Compute, Pace, Serial, attempt
+from playhead.plan.places import (
+    Cursor,
+    Index,
+    Leaf,
+    Located,
+    Places,
+    Record,
+    has_counts,
+    is_place,
+)
 
 INFINITE = -1
 UNKNOWN = -2
 WINDOW = 1 << 16
-
-Cursor: TypeAlias = Any
-Index: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
-Sized = TypeVar("Sized", bound="Sliceable")
-Result = TypeVar("Result")
-
-
-class Sliceable(Protocol):
-    def __len__(self) -> int: ...
-    def slice(self, start: int, stop: int) -> Self: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Places:
-    """n places: `epoch` (one int for all, or int64[n]) and `index` (int64[n])."""
-
-    epoch: int | Index
-    index: Index
-
-    def __len__(self) -> int:
-        return len(self.index)
-
-    def slice(self, start: int, stop: int) -> Places:
-        epoch = self.epoch if isinstance(self.epoch, int) else self.epoch[start:stop]
-        return Places(epoch, self.index[start:stop])
-
-    def select(self, chosen: Index) -> Places:
-        epoch = self.epoch if isinstance(self.epoch, int) else self.epoch[chosen]
-        return Places(epoch, self.index[chosen])
-
-    def epochs(self) -> Index:
-        """The epoch of each place, int64[n]."""
-        if isinstance(self.epoch, int):
-            return np.full(len(self.index), self.epoch, np.int64)
-        return self.epoch
-
-    def at(self, k: int) -> tuple[int, int]:
-        epoch = self.epoch if isinstance(self.epoch, int) else int(self.epoch[k])
-        return epoch, int(self.index[k])
-
-
-@dataclass(frozen=True, slots=True)
-class Record:
-    """Where an element came from: the source, the pass over it, and the record's index there.
-
-    `file` and `record` (its number in the file) are given by sources that read files.
-    """
-
-    source: str
-    epoch: int
-    index: int
-    file: str | None = None
-    record: int | None = None
-
-    def __str__(self) -> str:
-        if self.file is not None:
-            return f"{self.file}, record {self.record}"
-        return f"{self.source}[{self.index}]"
-
-
-class Located(Protocol):
-    """n elements of a node, found but not read."""
-
-    def __len__(self) -> int: ...
-    def slice(self, start: int, stop: int) -> Located: ...
-    def records(self) -> Iterator[Record]: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Leaf:
-    """Records of a source."""
-
-    source: Source
-    places: Places
-
-    def __len__(self) -> int:
-        return len(self.places)
-
-    def slice(self, start: int, stop: int) -> Leaf:
-        return Leaf(self.source, self.places.slice(start, stop))
-
-    def records(self) -> Iterator[Record]:
-        for k in range(len(self.places)):
-            epoch, index = self.places.at(k)
-            yield self.source.record(epoch, index)
-
-
-@dataclass(frozen=True, slots=True)
-class Keyed:
-    """Elements whose own places matter to the function that reads them."""
-
-    places: Places
-    inner: Located
-
-    def __len__(self) -> int:
-        return len(self.places)
-
-    def slice(self, start: int, stop: int) -> Keyed:
-        return Keyed(self.places.slice(start, stop), self.inner.slice(start, stop))
-
-    def records(self) -> Iterator[Record]:
-        return self.inner.records()
-
-
-class Pace:
-    """How many elements to compute in one call: enough to fill some ten milliseconds."""
-
-    TARGET_SECONDS = 0.01
-
-    def __init__(self, most: int) -> None:
-        self.size = 1
-        self.most = max(1, most)
-
-    def report(self, count: int, seconds: float) -> None:
-        if count < self.size:
-            return
-        ideal = count * self.TARGET_SECONDS / max(seconds, 1e-9)
-        self.size = int(max(1, min(ideal, 2 * count, self.most)))
-
-
-class Compute(Protocol):
-    """What a stream is given to compute with: a pool, or the caller's own thread."""
-
-    def ordered(
-        self, fn: Callable[[Sized], Result], items: Iterable[Sized], weight: int = 1
-    ) -> Iterator[Result]: ...
-
-    def pace(self, node: Node) -> Pace: ...
-
-
-class Serial:
-    """Everything in the caller's thread, nothing ahead of what is asked for."""
-
-    def ordered(
-        self, fn: Callable[[Sized], Result], items: Iterable[Sized], weight: int = 1
-    ) -> Iterator[Result]:
-        return map(fn, items)
-
-    def pace(self, node: Node) -> Pace:
-        return Pace(1 if node.user_code else 64 // node.weight)
-
-
-def attempt(
-    compute: Compute,
-    fn: Callable[[Sized], Result],
-    items: Iterable[Sized],
-    pace: Pace | None = None,
-    weight: int = 1,
-) -> Iterator[tuple[Sized, Result]]:
-    """(item, fn(item)) in order. Where fn fails, the item's elements come one by one up to the failing one."""
-
-    def guarded(item: Sized) -> tuple[Sized, Result | None, Exception | None]:
-        began = time.perf_counter()
-        try:
-            result = fn(item)
-        except Exception as error:
-            return item, None, error
-        if pace is not None:
-            pace.report(len(item), time.perf_counter() - began)
-        return item, result, None
-
-    for item, result, error in compute.ordered(guarded, items, weight):
-        if error is None:
-            yield item, result  # type: ignore[misc]
-        elif len(item) == 1:
-            raise error
-        else:
-            for k in range(len(item)):
-                single = item.slice(k, k + 1)
-                yield single, fn(single)
-            raise error
-
-
-@dataclass(frozen=True, slots=True)
-class Chunk:
-    """Some consecutive elements of a stream: the block, their keys, and what each leaves behind.
-
-    `cursor(j)` is where the stream goes on after the first j elements; `trace(j)` are the records of element
-    j; `records` counts each element's records (None: one each).
-    """
-
-    block: Block
-    keys: Places
-    cursor: Callable[[int], Cursor]
-    trace: Callable[[int], list[Record]]
-    records: Index | None = None
-
-    def __len__(self) -> int:
-        return len(self.block)
-
-    def slice(self, start: int, stop: int) -> Chunk:
-        cursor, trace = self.cursor, self.trace
-        return Chunk(
-            self.block.slice(start, stop),
-            self.keys.slice(start, stop),
-            lambda j: cursor(start + j),
-            lambda j: trace(start + j),
-            None if self.records is None else self.records[start:stop],
-        )
-
-    def with_block(self, block: Block) -> Chunk:
-        return replace(self, block=block)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -362,21 +170,6 @@ class Node(ABC):
     def fits_parent(self, cursor: Cursor, epoch: int) -> bool:
         """Whether the parent's cursor inside this node's own fits, and the numbers beside it."""
         return cursor.get("epoch", epoch) == epoch and self.parent.fits(cursor.get("at"), epoch)
-
-
-def is_count(value: Any) -> bool:
-    """Whether a JSON value is a whole number that places can hold."""
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 62
-
-
-def is_place(cursor: Cursor) -> bool:
-    """Whether a cursor is [epoch, index]."""
-    return isinstance(cursor, list) and len(cursor) == 2 and all(is_count(n) for n in cursor)
-
-
-def has_counts(cursor: Cursor, names: tuple[str, ...]) -> bool:
-    """Whether a cursor is an object in which each of `names` is a whole number."""
-    return isinstance(cursor, dict) and all(is_count(cursor.get(name)) for name in names)
 
 
 class Source(Node):

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from playhead.plan.block import Nest
-from playhead.plan.node import Chunk, Compute, Cursor, Located, Node, Places
+from playhead.plan.compute import Chunk, Compute
+from playhead.plan.node import Node
+from playhead.plan.places import Cursor, Located, Places
 
 AUTOTUNE = -1
 

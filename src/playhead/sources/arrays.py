@@ -23,7 +23,8 @@ from playhead.plan.block import (
     own,
     spec_of,
 )
-from playhead.plan.node import INFINITE, Index, Node, Source
+from playhead.plan.node import INFINITE, Node, Source
+from playhead.plan.places import Index
 
 WHOLE = 64 << 20  # bytes up to which all content is hashed
 SAMPLES = 1024

@@ -14,20 +14,10 @@ import numpy as np
 
 from playhead.errors import PipelineError, SlowResume, SourceChanged, warn
 from playhead.plan.block import Columns, Nest, Rows, as_element, own
+from playhead.plan.compute import Chunk, Compute, Pace
 from playhead.plan.functions import function_name
-from playhead.plan.node import (
-    UNKNOWN,
-    Chunk,
-    Compute,
-    Cursor,
-    Index,
-    Node,
-    Pace,
-    Places,
-    Record,
-    Source,
-    is_place,
-)
+from playhead.plan.node import UNKNOWN, Node, Source
+from playhead.plan.places import Cursor, Index, Places, Record, is_place
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,7 +9,8 @@ from typing import Any, ClassVar
 from playhead.errors import PipelineError
 from playhead.plan.block import Block, Nest, Rows, as_element, own
 from playhead.plan.lock import Lock
-from playhead.plan.node import Index, Node, Source
+from playhead.plan.node import Node, Source
+from playhead.plan.places import Index
 
 
 class Guarded:

@@ -16,7 +16,8 @@ from playhead.errors import MissingSource, PipelineError, PlayheadError, Unparsa
 from playhead.kernels import FOOTER, FRAME
 from playhead.plan.block import ArraySpec, Block, Columns, Nest, object_array
 from playhead.plan.lock import Lock
-from playhead.plan.node import Record, Source
+from playhead.plan.node import Source
+from playhead.plan.places import Record
 from playhead.sources import index as indexing
 from playhead.sources.example import Feature, Parser
 from playhead.sources.index import Index, Integers, Mapped, Verify

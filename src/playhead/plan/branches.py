@@ -1,0 +1,300 @@
+"""Several datasets as one: concatenate, zip. Places go down to every parent; none of these touches a value."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar
+
+import numpy as np
+
+from playhead.errors import PipelineError
+from playhead.plan.block import ArraySpec, Block, Columns, Nest, Rows, gather, map_nest
+from playhead.plan.compute import Chunk, Compute
+from playhead.plan.node import INFINITE, UNKNOWN, Node
+from playhead.plan.places import Cursor, Index, Located, Places, Record
+
+
+@dataclass(frozen=True, slots=True)
+class Merged:
+    """Elements that come from several parents: element k is the next one of parent `which[k]`."""
+
+    which: Index
+    inner: tuple[Located, ...]
+
+    def __len__(self) -> int:
+        return len(self.which)
+
+    def slice(self, start: int, stop: int) -> Merged:
+        parts = []
+        for number, located in enumerate(self.inner):
+            before = int(np.count_nonzero(self.which[:start] == number))
+            within = int(np.count_nonzero(self.which[start:stop] == number))
+            parts.append(located.slice(before, before + within))
+        return Merged(self.which[start:stop], tuple(parts))
+
+    def records(self) -> Iterator[Record]:
+        taken = [0] * len(self.inner)
+        for number in self.which.tolist():
+            at = taken[number]
+            taken[number] = at + 1
+            yield from self.inner[number].slice(at, at + 1).records()
+
+
+@dataclass(frozen=True, eq=False)
+class Concatenate(Node):
+    """The parents' epochs one after the other."""
+
+    op: ClassVar[str] = "concatenate"
+    counters: ClassVar[tuple[str, ...]] = ("dataset", "epoch", "given")
+
+    def __post_init__(self) -> None:
+        specs = [parent.static_spec() for parent in self.parents]
+        _require_alike([spec for spec in specs if spec is not None])
+
+    @property
+    def cardinality(self) -> int:
+        lengths = [parent.cardinality for parent in self.parents]
+        if INFINITE in lengths:
+            return INFINITE
+        return UNKNOWN if UNKNOWN in lengths else sum(lengths)
+
+    def static_spec(self) -> Nest | None:
+        specs = [parent.static_spec() for parent in self.parents]
+        return specs[0] if specs[0] is not None and all(s == specs[0] for s in specs) else None
+
+    def spec(self) -> Nest:
+        known = self.static_spec()
+        if known is not None:
+            return known
+        specs = [parent.spec() for parent in self.parents]
+        _require_alike(specs)
+        return map_nest(_common, *specs)
+
+    @cached_property
+    def _columnar(self) -> bool:
+        """Whether the parents' columns go together; else their elements are rows."""
+        return self.static_spec() is not None
+
+    @cached_property
+    def _starts(self) -> Index:
+        lengths = []
+        for parent in self.parents:
+            if parent.length is None:
+                break
+            lengths.append(parent.length)
+        return np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]).astype(np.int64)
+
+    def locate(self, places: Places) -> Located:
+        which = np.searchsorted(self._starts, places.index, side="right") - 1
+        which = np.minimum(which, len(self.parents) - 1)
+        parts = []
+        for number, parent in enumerate(self.parents):
+            here = np.flatnonzero(which == number)
+            chosen = places.select(here)
+            start = self._starts[number] if number < len(self._starts) else 0
+            parts.append(parent.locate(Places(chosen.epoch, chosen.index - start)))
+        return Merged(which, tuple(parts))
+
+    def read(self, located: Located) -> Block:
+        assert isinstance(located, Merged)
+        used = [k for k in range(len(self.parents)) if len(located.inner[k])]
+        blocks = [self.parents[k].read(located.inner[k]) for k in used]
+        return merge(blocks, used, located.which, self._columnar)
+
+    def count_records(self, index: int) -> int:
+        total = 0
+        for parent in self.parents:
+            here = index if parent.length is None else min(index, parent.length)
+            total += parent.count_records(here)
+            index -= here
+        return total
+
+    def describe(self) -> dict[str, Any]:
+        return {"op": self.op}
+
+    def start_stream(self, epoch: int) -> Cursor:
+        return {"dataset": 0, "epoch": epoch, "given": 0, "at": self.parents[0].start(epoch)}
+
+    def fits_parent(self, cursor: Cursor, epoch: int) -> bool:
+        number = cursor["dataset"]
+        if cursor["epoch"] != epoch or number >= len(self.parents):
+            return False
+        parent: Node = self.parents[number]
+        return parent.fits(cursor.get("at"), epoch)
+
+    def walk(self, cursor: Cursor, compute: Compute) -> Iterator[Chunk]:
+        epoch, given, at = cursor["epoch"], cursor["given"], cursor["at"]
+        for number in range(cursor["dataset"], len(self.parents)):
+            for chunk in self.parents[number].open(at, compute):
+                keys = Places(epoch, np.arange(given, given + len(chunk), dtype=np.int64))
+                yield _in_dataset(number, epoch, given, keys, chunk)
+                given += len(chunk)
+            if number + 1 < len(self.parents):
+                at = self.parents[number + 1].start(epoch)
+
+
+def _in_dataset(number: int, epoch: int, given: int, keys: Places, chunk: Chunk) -> Chunk:
+    inner = chunk.cursor
+    return Chunk(
+        Rows(chunk.block.rows()),
+        keys,
+        lambda j: {"dataset": number, "epoch": epoch, "given": given + j, "at": inner(j)},
+        chunk.trace,
+        chunk.records,
+    )
+
+
+def _require_alike(specs: list[Nest]) -> None:
+    for spec in specs[1:]:
+        if _outline(spec) != _outline(specs[0]):
+            raise PipelineError(
+                f"concatenate of datasets with different elements: {specs[0]} and {spec}",
+                help="map one of them to the other's structure and dtypes",
+            )
+
+
+def _common(first: ArraySpec, *others: ArraySpec) -> ArraySpec:
+    """What fits all of several specs of one rank and dtype."""
+    axes = zip(first.shape, *(other.shape for other in others), strict=True)
+    return ArraySpec(tuple(a[0] if len(set(a)) == 1 else None for a in axes), first.dtype)
+
+
+def _outline(spec: Nest) -> Any:
+    """Structure, ranks and dtypes of a spec: what concatenated datasets must share."""
+    return map_nest(lambda leaf: (len(leaf.shape), leaf.dtype), spec)
+
+
+def merge(blocks: list[Block], used: list[int], which: Index, columns: bool) -> Block:
+    """Blocks of several parents in the order `which` names them."""
+    if len(blocks) == 1:
+        return blocks[0] if columns else Rows(blocks[0].rows())
+    order = np.empty(len(which), np.int64)
+    at = 0
+    for number, block in zip(used, blocks, strict=True):
+        order[which == number] = np.arange(at, at + len(block))
+        at += len(block)
+    if columns and all(isinstance(block, Columns) for block in blocks):
+        joined = map_nest(
+            lambda *parts: gather(np.concatenate(parts), order), *(b.stack() for b in blocks)
+        )
+        return Columns(joined, len(which))
+    rows = [element for block in blocks for element in block.rows()]
+    return Rows([rows[k] for k in order])
+
+
+@dataclass(frozen=True, slots=True)
+class Zipped:
+    """Elements made of one element of each parent."""
+
+    inner: tuple[Located, ...]
+
+    def __len__(self) -> int:
+        return len(self.inner[0])
+
+    def slice(self, start: int, stop: int) -> Zipped:
+        return Zipped(tuple(located.slice(start, stop) for located in self.inner))
+
+    def records(self) -> Iterator[Record]:
+        for k in range(len(self)):
+            for located in self.inner:
+                yield from located.slice(k, k + 1).records()
+
+
+@dataclass(frozen=True, eq=False)
+class Zip(Node):
+    """Elements side by side, until the shortest parent ends. `shape` is the nest, holding parents' numbers."""
+
+    op: ClassVar[str] = "zip"
+
+    shape: Nest
+
+    @property
+    def cardinality(self) -> int:
+        lengths = [parent.cardinality for parent in self.parents]
+        finite = [n for n in lengths if n >= 0]
+        if UNKNOWN in lengths:
+            return 0 if 0 in finite else UNKNOWN
+        return min(finite) if finite else INFINITE
+
+    def static_spec(self) -> Nest | None:
+        specs = [parent.static_spec() for parent in self.parents]
+        if any(spec is None for spec in specs):
+            return None
+        return map_nest(lambda number: specs[number], self.shape)
+
+    def spec(self) -> Nest:
+        specs = [parent.spec() for parent in self.parents]
+        return map_nest(lambda number: specs[number], self.shape)
+
+    def locate(self, places: Places) -> Located:
+        return Zipped(tuple(parent.locate(places) for parent in self.parents))
+
+    def read(self, located: Located) -> Block:
+        assert isinstance(located, Zipped)
+        blocks = [p.read(part) for p, part in zip(self.parents, located.inner, strict=True)]
+        return side_by_side(self.shape, blocks)
+
+    def count_records(self, index: int) -> int:
+        return self.parents[0].count_records(index)
+
+    def describe(self) -> dict[str, Any]:
+        said: dict[str, Any] = {"op": self.op}
+        if self.shape != tuple(range(len(self.parents))):
+            said["structure"] = repr(self.shape)
+        return said
+
+    def start_stream(self, epoch: int) -> Cursor:
+        return [parent.start(epoch) for parent in self.parents]
+
+    def fits(self, cursor: Cursor, epoch: int) -> bool:
+        if self.seekable:
+            return super().fits(cursor, epoch)
+        alike = isinstance(cursor, list) and len(cursor) == len(self.parents)
+        return alike and all(
+            parent.fits(at, epoch) for parent, at in zip(self.parents, cursor, strict=True)
+        )
+
+    def walk(self, cursor: Cursor, compute: Compute) -> Iterator[Chunk]:
+        streams = [p.open(at, compute) for p, at in zip(self.parents, cursor, strict=True)]
+        waiting: list[Chunk | None] = [None] * len(streams)
+        try:
+            while True:
+                for number, stream in enumerate(streams):
+                    while not (chunk := waiting[number]):
+                        chunk = next(stream, None)
+                        if chunk is None:
+                            return
+                        waiting[number] = chunk
+                ready = [chunk for chunk in waiting if chunk is not None]
+                size = min(len(chunk) for chunk in ready)
+                yield _zipped(self.shape, [chunk.slice(0, size) for chunk in ready])
+                waiting = [chunk.slice(size, len(chunk)) for chunk in ready]
+        finally:
+            for stream in streams:
+                close = getattr(stream, "close", None)
+                if close is not None:
+                    close()
+
+
+def _zipped(shape: Nest, chunks: list[Chunk]) -> Chunk:
+    cursors, traces = [chunk.cursor for chunk in chunks], [chunk.trace for chunk in chunks]
+
+    return Chunk(
+        side_by_side(shape, [chunk.block for chunk in chunks]),
+        chunks[0].keys,
+        lambda j: [cursor(j) for cursor in cursors],
+        lambda j: [record for trace in traces for record in trace(j)],
+        chunks[0].records,
+    )
+
+
+def side_by_side(shape: Nest, blocks: list[Block]) -> Block:
+    """Blocks of equal length as one block of nests, as `shape` arranges them."""
+    if all(isinstance(block, Columns) for block in blocks):
+        return Columns(map_nest(lambda number: blocks[number].stack(), shape), len(blocks[0]))
+    rows = [block.rows() for block in blocks]
+    return Rows(
+        [map_nest(lambda number, k=k: rows[number][k], shape) for k in range(len(blocks[0]))]
+    )
