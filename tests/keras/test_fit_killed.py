@@ -14,11 +14,11 @@ from typing import Any
 
 import keras
 import pytest
-from small_run import STEPS, Journal, data, model
+from small_run import STEPS, Journal, data, digest, model
 
 import playhead as ph
 from playhead.errors import CheckpointError
-from playhead.keras import Preempted, PreemptedError, checkpoint, fit
+from playhead.keras import Preempted, PreemptedError, cadence, checkpoint, fit
 
 PROGRAM = Path(__file__).with_name("small_run.py")
 
@@ -210,3 +210,111 @@ def test_fit_in_another_thread_touches_no_handlers(tmp_path: Path) -> None:
     thread.join()
     assert ended[0].epoch == [0]
     assert checkpoint.latest(tmp_path)[1]["step"] == STEPS
+
+
+@pytest.mark.parametrize("step", [4, STEPS, STEPS + 2])
+def test_ctrl_c_saves_after_the_step_and_the_run_goes_on_bit_for_bit(
+    tmp_path: Path, step: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = signal.getsignal(signal.SIGINT)
+    assert before is signal.default_int_handler
+    whole, broken, rest = Journal(), Journal(), Journal()
+    trained, resumed = model(), model()
+    history = fit(
+        trained, data(), checkpoint=tmp_path / "a", epochs=3, verbose=0, callbacks=[whole]
+    )
+    with pytest.raises(KeyboardInterrupt):
+        fit(
+            model(),
+            data(),
+            checkpoint=tmp_path / "b",
+            epochs=3,
+            verbose=2,
+            callbacks=[Telling(step, signum=signal.SIGINT), broken],
+        )
+    assert signal.getsignal(signal.SIGINT) is before
+    assert checkpoint.latest(tmp_path / "b")[1]["step"] == step
+    at = f"epoch {(step - 1) // STEPS + 1}/3, step {(step - 1) % STEPS + 1}/{STEPS}"
+    assert f"playhead: saved {tmp_path / 'b'}/ at {at}; run the same" in capsys.readouterr().out
+    again = fit(resumed, data(), checkpoint=tmp_path / "b", epochs=3, verbose=0, callbacks=[rest])
+    assert broken.lines + rest.lines == whole.lines
+    assert again.history == history.history
+    assert digest(resumed) == digest(trained)
+
+
+def test_a_second_ctrl_c_stops_at_once(tmp_path: Path) -> None:
+    class Impatient(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            os.kill(os.getpid(), signal.SIGINT)
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        fit(model(), data(), checkpoint=tmp_path, verbose=0, callbacks=[Impatient()])
+    assert not checkpoint.saves(tmp_path)
+
+
+def test_ctrl_c_among_the_signals_preempts_and_with_ignore_is_pythons_own(tmp_path: Path) -> None:
+    with pytest.raises(Preempted) as raised:
+        fit(
+            model(),
+            data(),
+            checkpoint=tmp_path / "a",
+            verbose=0,
+            signals=(signal.SIGINT, signal.SIGTERM),
+            callbacks=[Telling(3, signum=signal.SIGINT)],
+        )
+    assert raised.value.code == 130
+    with pytest.raises(KeyboardInterrupt):
+        fit(
+            model(),
+            data(),
+            checkpoint=tmp_path / "b",
+            verbose=0,
+            on_preempt="ignore",
+            callbacks=[Telling(3, signum=signal.SIGINT)],
+        )
+    assert not checkpoint.saves(tmp_path / "b")
+
+
+def test_a_run_told_to_stop_when_it_has_just_ended_saves_and_stops(tmp_path: Path) -> None:
+    class AtTheEnd(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with pytest.raises(Preempted):
+        fit(model(), data(), checkpoint=tmp_path, epochs=1, verbose=0, callbacks=[AtTheEnd()])
+    assert fit(model(), data(), checkpoint=tmp_path, epochs=1, verbose=0).epoch == [0]
+
+
+def test_a_run_told_to_stop_says_where_it_is_saved(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(Preempted):
+        fit(
+            model(),
+            data(),
+            checkpoint=tmp_path,
+            epochs=6,
+            callbacks=[Telling(STEPS + 5)],
+        )
+    said = (
+        f"playhead: saved {tmp_path}/ at epoch 2/6, step 5/7; run the same program again to go on"
+    )
+    assert said in capsys.readouterr().out.splitlines()
+
+
+def test_an_epoch_without_a_save_is_saved_at_its_end_also_by_the_clock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Slow(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            now[0] += 1.0
+            if now[0] == 2 * STEPS + 2:
+                raise ZeroDivisionError
+
+    now = [0.0]
+    monkeypatch.setattr(cadence.Cadence.__init__, "__kwdefaults__", {"clock": lambda: now[0]})
+    with pytest.raises(ZeroDivisionError):
+        fit(model(), data(), checkpoint=tmp_path, epochs=3, verbose=0, callbacks=[Slow()])
+    saved = checkpoint.latest(tmp_path)[1]
+    assert (saved["epoch"], saved["step_in_epoch"], saved["epoch_complete"]) == (2, 0, False)

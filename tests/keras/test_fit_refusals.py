@@ -267,6 +267,29 @@ def test_saves_fall_due_by_steps_time_and_epochs() -> None:
     assert not epochs.after_steps(0, 10**6) and not steps.after_epoch(1)
 
 
+def test_the_end_of_an_epoch_is_saved_by_the_clock_where_that_is_not_too_often() -> None:
+    now = [0.0]
+    timed = Cadence("10min", clock=lambda: now[0])
+
+    def epoch_of(seconds: float, *, saved_within: bool = False, saving: float = 0.1) -> bool:
+        timed.begin_epoch()
+        if saved_within:
+            timed.saved()
+        now[0] += seconds
+        due = timed.after_epoch(1)
+        if due:
+            began = timed.now()
+            now[0] += saving
+            timed.saved(began)
+        return due
+
+    assert [epoch_of(2) for _ in range(6)] == [False, False, True, False, False, True]
+    assert not epoch_of(60, saved_within=True)
+    assert epoch_of(60, saving=3)  # 20 times what a save took must have passed since
+    assert [epoch_of(25) for _ in range(3)] == [False, False, True]
+    assert not Cadence("10min").after_epoch(1)
+
+
 def test_a_refused_run_leaves_its_checkpoint_as_it_was(broken: Path) -> None:
     before = sorted(str(p) for p in broken.rglob("*"))
     with pytest.raises(TrainingChanged):
@@ -389,3 +412,106 @@ def test_an_error_of_the_program_is_not_taken_for_one_of_the_data(tmp_path: Path
             verbose=0,
             callbacks=[Careless()],
         )
+
+
+@pytest.mark.parametrize("path", ["gs://bucket/run", "s3://bucket/run", Path("hdfs://host/run")])
+def test_a_checkpoint_path_of_another_machine_is_refused_before_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: Any
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    journal = Journal()
+    with pytest.raises(CheckpointError, match="this version saves in local directories"):
+        fit(model(), data(), checkpoint=path, verbose=0, callbacks=[journal])
+    assert journal.lines == [] and not list(tmp_path.iterdir())
+
+
+def test_a_checkpoint_path_that_is_no_directory_is_refused_before_training(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    journal = Journal()
+    for path, why in [
+        ("file", "is a file"),
+        ("file/run", r"cannot be written \(Not a directory\)"),
+    ]:
+        with pytest.raises(CheckpointError, match=why):
+            fit(model(), data(), checkpoint=tmp_path / path, verbose=0, callbacks=[journal])
+    assert journal.lines == [] and (tmp_path / "file").read_text() == "mine"
+
+
+def test_a_directory_that_cannot_be_written_is_refused_before_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(self: Path, *args: Any, **kwargs: Any) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    journal = Journal()
+    monkeypatch.setattr(Path, "mkdir", refuse)  # tests may run as root, who may write anywhere
+    with pytest.raises(CheckpointError, match=r"cannot be written \(Permission denied\)"):
+        fit(model(), data(), checkpoint=tmp_path / "run", verbose=0, callbacks=[journal])
+    assert journal.lines == []
+
+
+def test_a_model_of_a_distribution_strategy_is_refused_before_training(tmp_path: Path) -> None:
+    import tensorflow as tf
+
+    strategy = tf.distribute.MirroredStrategy(["/cpu:0"])
+    with strategy.scope():
+        net = model()
+        with pytest.raises(TrainingError, match=r"no tf\.distribute strategy"):
+            fit(net, data(), checkpoint=tmp_path / "run", verbose=0)
+    with pytest.raises(TrainingError, match="of a MirroredStrategy"):
+        fit(net, data(), checkpoint=tmp_path / "run", verbose=0)
+    with strategy.scope(), pytest.raises(TrainingError, match="of a MirroredStrategy"):
+        fit(model(), data(), checkpoint=tmp_path / "run", verbose=0)
+    assert not (tmp_path / "run").exists()
+
+
+def test_another_backend_than_tensorflow_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keras.backend, "backend", lambda: "jax")
+    with pytest.raises(TrainingError, match="Keras runs on the backend jax"):
+        fit(model(), data(), checkpoint=tmp_path / "run", verbose=0)
+    assert not (tmp_path / "run").exists()
+
+
+def test_what_is_no_playhead_dataset_is_refused_with_what_to_write(tmp_path: Path) -> None:
+    import tensorflow as tf
+
+    def refused(*given: Any) -> str:
+        with pytest.raises(TypeError) as raised:
+            fit(*given, checkpoint=tmp_path / "run", verbose=0)
+        assert not (tmp_path / "run").exists()
+        return str(raised.value)
+
+    for ds in (tf.data.Dataset.range(3).batch(2), data().to_tf()):
+        said = refused(model(), ds)
+        assert "a tf.data.Dataset" in said and "give ds itself" in said
+        assert "playhead.Dataset.from_tfrecords(files)" in said and "from_generator" in said
+    for iterator in (data().iterator(), ph.tensorflow.iterator(data())):
+        assert "an iterator: give the playhead.Dataset" in refused(model(), iterator)
+    assert "the model is the first argument" in refused(data(), model())
+    assert "the model is the first argument" in refused(data(), data())
+    assert "from_tensor_slices((x, y))" in refused(model(), np.ones((3, 2)))
+
+
+@pytest.mark.parametrize("name", ["lol", "learning_rate"])
+def test_an_unknown_name_in_override_is_refused_with_the_known_ones(
+    broken: Path, tmp_path: Path, name: str
+) -> None:
+    journal = Journal()
+    for where in (tmp_path / "new", broken):
+        with pytest.raises(ValueError, match=rf"override= names '{name}'") as raised:
+            fit(
+                model(),
+                data(),
+                checkpoint=where,
+                epochs=3,
+                verbose=0,
+                override=[name],
+                callbacks=[journal],
+            )
+        said = str(raised.value)
+        for known in ("optimizer.learning_rate", "model", "shuffle", "loss", "fit"):
+            assert known in said.split("; known are ")[1].split(", ")
+        assert ("meant: 'optimizer.learning_rate'" in said) == (name == "learning_rate")
+    assert journal.lines == []

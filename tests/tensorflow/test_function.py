@@ -415,3 +415,27 @@ def test_a_trace_outlives_everything_but_the_function() -> None:
     )
     gc.collect()
     assert run(Rows([np.int64(1), np.int64(2)]), None).rows() == [6, 4]
+
+
+def test_results_may_be_written_to_and_share_nothing() -> None:
+    constant = tf.ones([3])
+
+    def with_a_constant(x: Any) -> Any:
+        return x, constant
+
+    table = np.arange(12, dtype=np.float32).reshape(4, 3)
+    ds = ph.Dataset.from_tensor_slices(table).map(with_a_constant)
+    for pipeline in (ds, ds.batch(4)):
+        x, ones = pipeline[0]
+        x += 100
+        ones += 100
+    assert np.array_equal(ds.batch(4)[0][0], table)
+    assert np.array_equal(ds.batch(4)[0][1], np.ones((4, 3)))
+    assert table[0].tolist() == [0, 1, 2] and constant.numpy().tolist() == [1, 1, 1]
+
+
+def test_tensors_hand_out_their_memory_without_a_copy() -> None:
+    # What the speed of large results relies on; without it they would be copied.
+    tensor = tf.function(lambda: tf.random.stateless_uniform([1000], [1, 2]))()
+    array = tensor._numpy()
+    assert array.flags.writeable and not array.flags.owndata

@@ -17,13 +17,18 @@ _SECONDS: Final = {
     "h": 3600,
     "hour": 3600,
 }
+# At an epoch's end: seconds, and times what a save takes, that must have passed since the one before.
+_BETWEEN: Final = 5.0
+_SHARE: Final = 20.0
 
 
 class Cadence:
     """`Cadence(500)`, `Cadence("500 steps")`, `Cadence("10min")`, `Cadence("30s")`, `Cadence("1 epoch")`.
 
     Steps are counted from the beginning of the run, so a resumed run saves at the same steps as one that
-    was never broken off. Time counts from the last save. Raises ValueError for anything else.
+    was never broken off. Time counts from the last save; with it, a save is also due at the end of an epoch
+    that has none, except where epochs are so short that saving would take a good part of the time. Raises
+    ValueError for anything else.
     """
 
     def __init__(self, every: int | str, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -40,6 +45,8 @@ class Cadence:
             raise ValueError(_message(every))
         self._clock = clock
         self._since = clock()
+        self._took = 0.0
+        self._in_epoch = False
 
     def after_steps(self, before: int, now: int) -> bool:
         """Whether a save is due at step `now` when the last look was at step `before`."""
@@ -49,11 +56,26 @@ class Cadence:
 
     def after_epoch(self, epochs_done: int) -> bool:
         """Whether a save is due at the end of an epoch, `epochs_done` having ended."""
-        return bool(self._epochs) and epochs_done % self._epochs == 0
+        if not self._seconds:
+            return bool(self._epochs) and epochs_done % self._epochs == 0
+        since = self._clock() - self._since
+        enough = min(self._seconds, max(_BETWEEN, _SHARE * self._took))
+        return not self._in_epoch and since >= enough
 
-    def saved(self) -> None:
-        """Time starts anew."""
+    def begin_epoch(self) -> None:
+        """Nothing is saved in it yet."""
+        self._in_epoch = False
+
+    def now(self) -> float:
+        """The time, as `saved` takes it."""
+        return self._clock()
+
+    def saved(self, began: float | None = None) -> None:
+        """Time starts anew after a save that `began` then."""
         self._since = self._clock()
+        self._in_epoch = True
+        if began is not None:
+            self._took = self._since - began
 
 
 def _parse(every: int | str) -> tuple[float, str]:

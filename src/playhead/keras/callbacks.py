@@ -7,7 +7,8 @@ so its state comes back after that.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import keras
@@ -35,9 +36,12 @@ def capture(callbacks: Sequence[Any]) -> tuple[list[dict[str, Any]], list[tuple[
     entries = []
     for callback in callbacks:
         known = _attributes(callback)
+        name = type(callback).__name__
+        if _appends(callback):
+            entries.append({"class": name, "file": callback.filename, "bytes": _size(callback)})
+            continue
         if known is None and not _joins(callback):
             continue
-        name = type(callback).__name__
         state = {key: getattr(callback, key) for key in known} if known else callback.get_state()
         entries.append({"class": name, "state": _encoded(state, name, arrays)})
     return entries, arrays
@@ -51,13 +55,10 @@ def restore(
     A callback that was not there is left as it is, a state whose callback is gone is not used. `anew` is
     for a run that one of them had stopped and that is to go on: patience begins again.
     """
-    waiting = list(entries)
-    for callback in callbacks:
-        known, name = _attributes(callback), type(callback).__name__
-        entry = next((e for e in waiting if e["class"] == name), None)
-        if entry is None or (known is None and not _joins(callback)):
+    for callback, entry in _matched(callbacks, entries):
+        known = _attributes(callback)
+        if "state" not in entry or (known is None and not _joins(callback)):
             continue
-        waiting.remove(entry)
         state = _decoded(entry["state"], arrays)
         if known is None:
             callback.set_state(state)
@@ -69,12 +70,50 @@ def restore(
             callback.wait = callback.stopped_epoch = 0
 
 
+def cut_back(callbacks: Sequence[Any], entries: Sequence[Any]) -> list[Any]:
+    """Before they are told that training begins: has each CSVLogger go on in its file, where it stood.
+
+    Returns those that had been made with `append=False`, which is for the caller to give back to them.
+    """
+    for callback, entry in _matched(callbacks, entries):
+        if _appends(callback) and entry.get("file") == callback.filename:
+            size = _size(callback)
+            if size is not None and entry["bytes"] is not None and size > entry["bytes"]:
+                os.truncate(callback.filename, entry["bytes"])
+    changed = [callback for callback in callbacks if _appends(callback) and not callback.append]
+    for callback in changed:
+        callback.append = True
+    return changed
+
+
 def swaps_averages_for_good(callbacks: Sequence[Any]) -> bool:
     """Whether the last epoch's end overwrites the trained weights where no save can see them before."""
     return any(
         isinstance(callback, keras.callbacks.SwapEMAWeights) and callback.swap_on_epoch
         for callback in callbacks
     )
+
+
+def _matched(callbacks: Sequence[Any], entries: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
+    """Each callback with the entry of its class, the first with the first."""
+    waiting = list(entries)
+    for callback in callbacks:
+        entry = next((e for e in waiting if e["class"] == type(callback).__name__), None)
+        if entry is not None:
+            waiting.remove(entry)
+            yield callback, entry
+
+
+def _appends(callback: Any) -> bool:
+    return isinstance(callback, keras.callbacks.CSVLogger) and not _joins(callback)
+
+
+def _size(callback: Any) -> int | None:
+    """Of a logger's file, which it flushes at each row; None where it is not on a local disk."""
+    try:
+        return os.path.getsize(callback.filename)
+    except OSError:
+        return None
 
 
 def _attributes(callback: Any) -> tuple[str, ...] | None:

@@ -138,6 +138,23 @@ def write(
     return directory
 
 
+def require_writable(root: str | os.PathLike[str]) -> None:
+    """Makes the directory. Raises `CheckpointError` where that, or writing into it, cannot be done."""
+    root = Path(root)
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        probe = _temporary(root, "writing")
+        probe.mkdir()
+        probe.rmdir()
+    except OSError as error:
+        what = "is a file" if root.is_file() else f"cannot be written ({error.strerror})"
+        raise CheckpointError(
+            f"checkpoint={os.fspath(root)!r} {what}, where fit needs a directory to save in",
+            help="name a directory that can be made and written",
+            path=str(root),
+        ) from None
+
+
 def sweep(root: str | os.PathLike[str], *, alone: bool = False) -> None:
     """Removes what a killed process left half written or half removed under `root`.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 from collections.abc import Iterable
@@ -23,15 +24,25 @@ class Preempted(SystemExit):
         self.checkpoint = checkpoint
 
 
+_WAIT = b"\nplayhead: saving after this step, then stopping; Ctrl-C once more stops at once\n"
+
+
 class Watch:
     """Notes the first of `signals` that arrives between entering and leaving.
+
+    With `interrupt`, Ctrl-C is noted as well where it would be a KeyboardInterrupt: `interrupted` says that
+    it is to be raised when the run has saved. A second one raises it at once. `quiet` says nothing of that.
 
     Handlers can only be set in the main thread; elsewhere, and with no signals, nothing is ever noted.
     The handlers that were there before come back on leaving.
     """
 
-    def __init__(self, signals: Iterable[int]) -> None:
+    def __init__(
+        self, signals: Iterable[int], *, interrupt: bool = False, quiet: bool = True
+    ) -> None:
         self.noted: int | None = None
+        self.interrupted = False
+        self._interrupt, self._quiet = interrupt, quiet
         self._signals = tuple(signals)
         self._before: dict[int, Any] = {}
 
@@ -39,6 +50,9 @@ class Watch:
         if threading.current_thread() is threading.main_thread():
             for signum in self._signals:
                 self._before[signum] = signal.signal(signum, self._note)
+            default = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+            if self._interrupt and default:
+                self._before[signal.SIGINT] = signal.signal(signal.SIGINT, self._note_interrupt)
         return self
 
     def __exit__(
@@ -51,7 +65,16 @@ class Watch:
             # None stands for a handler that was not set from Python; it cannot be set from here either.
             signal.signal(signum, signal.SIG_DFL if handler is None else handler)
         self._before.clear()
+        if self.interrupted and kind is None:
+            raise KeyboardInterrupt
 
     def _note(self, signum: int, frame: FrameType | None) -> None:
         if self.noted is None:
             self.noted = signum
+
+    def _note_interrupt(self, signum: int, frame: FrameType | None) -> None:
+        if self.noted is not None:
+            raise KeyboardInterrupt
+        self.noted, self.interrupted = signum, True
+        if not self._quiet:
+            os.write(2, _WAIT)  # print() may be what was interrupted

@@ -35,6 +35,13 @@ class Progress:
     history: dict[str, list[Any]] = field(default_factory=dict)
     history_epochs: list[int] = field(default_factory=list)
 
+    def where(self, epochs: int) -> str:
+        """`epoch 2/6, step 5/16`"""
+        if self.epoch >= epochs:
+            return f"the end of epoch {self.epoch}"
+        of = "" if self.total is None else f"/{self.total}"
+        return f"epoch {self.epoch + 1}/{epochs}, step {self.step_in_epoch}{of}"
+
 
 @dataclass(frozen=True)
 class Keeping:
@@ -87,6 +94,7 @@ class Run(keras.callbacks.CallbackList):  # type: ignore[misc]
         self._saved: tuple[Any, ...] | None = None
         self._ending: _Snapshot | None = None
         self._offset = 0
+        self._quiet = verbose == 0
         super().__init__(
             list(callbacks),
             add_history=True,
@@ -98,7 +106,10 @@ class Run(keras.callbacks.CallbackList):  # type: ignore[misc]
         )
 
     def on_train_begin(self, logs: Any = None) -> None:
+        appending = [] if self._restore is None else self._restore.cut_back(self.callbacks)
         super().on_train_begin(logs)
+        for callback in appending:
+            callback.append = False
         if self._restore is not None:
             self._restore.callbacks(self.callbacks)
         states.capture(self.callbacks)  # what cannot be saved is said now
@@ -116,7 +127,10 @@ class Run(keras.callbacks.CallbackList):  # type: ignore[misc]
                 f"Keras begins epoch {epoch + 1} where epoch {now.epoch + 1} is due",
                 help="something set model._initial_epoch: make the model anew",
             )
+        if self._progbar is not None and now.total is not None:
+            self._progbar.target = now.total  # that of an epoch resumed with other data is its own
         super().on_epoch_begin(epoch, logs)
+        self._keeping.cadence.begin_epoch()
         self._offset = now.step_in_epoch
         if self._restore is not None:
             self._restore.again(self.callbacks)
@@ -180,6 +194,7 @@ class Run(keras.callbacks.CallbackList):  # type: ignore[misc]
     def on_train_end(self, logs: Any = None) -> None:
         super().on_train_end(logs)
         self._save(self._ending)
+        self._leave_if_told()
 
     def _snapshot(self) -> _Snapshot:
         # Newer versions of Keras run callbacks in threads.
@@ -205,6 +220,7 @@ class Run(keras.callbacks.CallbackList):  # type: ignore[misc]
         point = (now.step, now.epoch, now.complete, bool(self.model.stop_training))
         if point == self._saved and now.epoch < self._epochs:
             return
+        began = keeping.cadence.now()
         taken = ending or self._snapshot()
         if ending is not None:
             taken.arrays[state.FINAL] = state.changed_since(self.model, taken.arrays)
@@ -225,16 +241,26 @@ class Run(keras.callbacks.CallbackList):  # type: ignore[misc]
             "history_epochs": [int(epoch) for epoch in history.epoch],
             "learning_rate": taken.learning_rate,
             "callbacks": taken.callbacks,
+            "metric_names": state.metric_names(self.model),
             "swapped": states.swaps_averages_for_good(self.callbacks),
         }
         checkpoint.write(keeping.root, now.step, written, taken.arrays, keep=keeping.keep)
-        keeping.cadence.saved()
+        keeping.cadence.saved(began)
         self._saved = point
 
     def _leave_if_told(self) -> None:
         if self._watch.noted is None:
             return
         where = os.fspath(self._keeping.root)
+        if not self._quiet:
+            before = "" if self._progbar is None else "\n"  # the bar has not ended its line
+            at = self._progress.where(self._epochs)
+            print(
+                f"{before}playhead: saved {where}/ at {at}; run the same program again to go on",
+                flush=True,
+            )
+        if self._watch.interrupted:
+            raise KeyboardInterrupt
         if self._keeping.on_preempt == "raise":
             raise PreemptedError(
                 f"the run was told to stop by signal {self._watch.noted} and is saved in {where}",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from playhead.errors import TrainingChanged
@@ -12,7 +12,19 @@ from playhead.keras import state
 
 # How a step is executed, not what it computes.
 _EXECUTION = ("run_eagerly", "jit_compile", "steps_per_execution")
-_ROOTS = ("optimizer", "optimizers", "loss", "loss_weights", "metrics", "weighted_metrics", "fit")
+_ROOTS = (
+    "model",
+    "optimizer",
+    "optimizers",
+    "loss",
+    "loss_weights",
+    "metrics",
+    "weighted_metrics",
+    "fit",
+)
+_WRAPPED = (
+    ".inner_optimizer"  # of a LossScaleOptimizer, also where a policy has Keras put it around
+)
 _NUMBER = re.compile(r"_\d+$")
 
 
@@ -41,7 +53,29 @@ def is_setting(name: str) -> bool:
 
 def overridden(name: str, override: Sequence[str]) -> bool:
     """Whether `name` is, or is a part of, something in `override`."""
-    return any(name == o or name.startswith((f"{o}.", f"{o}[")) for o in override)
+    return any(
+        n == o or n.startswith((f"{o}.", f"{o}["))
+        for n in (name, name.replace(_WRAPPED, ""))
+        for o in override
+    )
+
+
+def require_known(override: Sequence[str], names: Iterable[str], operations: Iterable[str]) -> None:
+    """Raises ValueError for a name in `override` that is no setting, no part of one and no operation."""
+    settings = {*names, "model", "optimizer"}
+    found = {n for name in settings for n in (name, name.replace(_WRAPPED, ""))}
+    operations = set(operations)
+    unknown = [
+        o for o in override if o not in operations and not any(overridden(n, [o]) for n in found)
+    ]
+    if unknown:
+        known = sorted(found | operations | {n.split(".")[0].split("[")[0] for n in found})
+        meant = [f"{n!r}" for o in unknown for n in sorted(found) if n.endswith(f".{o}")]
+        raise ValueError(
+            f"override= names {', '.join(map(repr, unknown))}, which is nothing that could differ"
+            + (f" (meant: {', '.join(meant)}?)" if meant else "")
+            + f"; known are {', '.join(known)}"
+        )
 
 
 def require_same(
@@ -57,7 +91,8 @@ def require_same(
         before, after = saved.get(name, "(not there)"), now.get(name, "(not there)")
         if before == after or overridden(name, override):
             continue
-        if name == "optimizer.learning_rate" and rate is not None and after == rate:
+        plain = name.replace(_WRAPPED, "")
+        if plain == "optimizer.learning_rate" and rate is not None and after == rate:
             continue
         lines.append(f"{name}  saved {before}   ->   now {after}")
     if lines:

@@ -151,9 +151,9 @@ def require_same_variables(
         if group == "seeds":
             continue
         chosen = _chosen(arrays[group], without)
-        saved = [_outline(name, value.shape, value.dtype.name) for name, value in chosen]
+        saved = [(name, value.shape, value.dtype.name) for name, value in chosen]
         now = [
-            _outline(v.path, tuple(v.shape), keras.backend.standardize_dtype(v.dtype))
+            (v.path, tuple(v.shape), keras.backend.standardize_dtype(v.dtype))
             for v in _fillable(model, group, without)
         ]
         differences = _differences(saved, now)
@@ -188,6 +188,21 @@ def plain(value: Any) -> Any:
     return np.asarray(array).tolist()
 
 
+def metric_names(model: Any) -> list[str]:
+    """What the training logs of the model are called, in its order."""
+    return [str(name) for name in model.get_metrics_result()]
+
+
+def renamed(values: Mapping[str, Any], before: Sequence[str], now: Sequence[str]) -> dict[str, Any]:
+    """`values` by the names of now, where Keras has numbered the metrics anew: "auc" is "auc_1" then."""
+    names: dict[str, str] = {}
+    if len(before) == len(now):
+        for old, new in zip(before, now, strict=True):
+            if _NUMBER.sub("", old) == _NUMBER.sub("", new):
+                names.update({old: new, f"val_{old}": f"val_{new}"})
+    return {names.get(name, name): value for name, value in values.items()}
+
+
 def _fillable(model: Any, group: str, without: Sequence[str]) -> list[Any]:
     return [v for v in _variables(model, group) if v.name not in without]
 
@@ -203,13 +218,31 @@ def _variables(model: Any, group: str) -> list[Any]:
     return [] if generator is None else [generator.state]
 
 
-def _outline(path: str, shape: Sequence[int], dtype: str) -> str:
+_Variable: TypeAlias = tuple[str, tuple[int, ...], str]  # path, shape, dtype
+
+
+def _kind(variable: _Variable) -> _Variable:
+    """What tells a variable from its neighbours: no name of a layer, and not where its optimizer was built.
+
+    The last part of its path, of which an optimizer's variables ("dense_kernel_momentum") have two words
+    that are not of the layer's name.
+    """
+    path, shape, dtype = variable
+    tail = _NUMBER.sub("", path).rsplit("/", 1)[-1]
+    return "_".join(tail.split("_")[-2:]), shape, dtype
+
+
+def _outline(variable: _Variable) -> str:
+    path, shape, dtype = variable
     return f"{_NUMBER.sub('', path)}  {dtype}{list(shape)}"
 
 
-def _differences(saved: list[str], now: list[str]) -> list[str]:
+def _differences(before_kinds: list[_Variable], now_kinds: list[_Variable]) -> list[str]:
     lines = []
-    matcher = difflib.SequenceMatcher(None, saved, now, autojunk=False)
+    saved, now = [_outline(v) for v in before_kinds], [_outline(v) for v in now_kinds]
+    matcher = difflib.SequenceMatcher(
+        None, [_kind(v) for v in before_kinds], [_kind(v) for v in now_kinds], autojunk=False
+    )
     for tag, a, b, c, d in matcher.get_opcodes():
         if tag != "equal":
             before, after = saved[a:b], now[c:d]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
+import sys
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -15,9 +17,9 @@ from playhead import __version__
 from playhead.dataset import Dataset
 from playhead.errors import CheckpointError, PipelineError, TrainingError
 from playhead.iterator import Iterator
+from playhead.keras import architecture, settings, state
 from playhead.keras import callbacks as states
 from playhead.keras import checkpoint as store
-from playhead.keras import settings, state
 from playhead.keras.arguments import Arguments, capped, whole
 from playhead.keras.cadence import Cadence
 from playhead.keras.feed import UNCOUNTED, Feed, FirstPass, Steps
@@ -51,20 +53,27 @@ def fit(
     of Keras' layers, and the states of EarlyStopping, ReduceLROnPlateau, ModelCheckpoint, OrbaxCheckpoint,
     SwapEMAWeights and of every callback with `get_state()` and `set_state(state)`. So losses, epoch logs and
     weights are those of the unbroken run where the computation itself repeats (same machine and versions,
-    deterministic operations). Not restored: what other callbacks remember, files they append to (CSVLogger,
-    TensorBoard), and the global generators of Python, NumPy and TensorFlow. Where a callback had stopped
-    the run and larger `epochs` continues it, EarlyStopping keeps its best and waits anew.
+    deterministic operations). A CSVLogger's file is cut back to the save and goes on there. Not restored: what
+    other callbacks remember, files they append to (TensorBoard), and the global generators of Python, NumPy
+    and TensorFlow. Where a callback had stopped the run and larger `epochs` continues it, EarlyStopping
+    keeps its best and waits anew.
 
-    save_every: 500 (steps), "10min", "1 epoch". keep: how many saves stay, 1 or more. resume: "must" raises
+    save_every: 500 (steps), "10min" (and at the end of an epoch that has no save, where that is not too
+    often), "1 epoch". Ctrl-C saves after the step, too, and raises KeyboardInterrupt; a second one raises
+    it at once. keep: how many saves stay, 1 or more. resume: "must" raises
     where there is nothing to resume, "never" where there is something. on_preempt, when one of `signals`
     arrives: "exit" saves after the step and raises `Preempted`, which ends the process with 128 + the signal;
     "raise" saves and raises `PreemptedError`; "ignore" leaves signals alone. on_change and override: as in
-    `Iterator.load_state_dict`; `override=["optimizer.learning_rate"]` takes the value of the code.
+    `Iterator.load_state_dict`; `override=["optimizer.learning_rate"]` takes the value of the code, "model"
+    its layers where the variables are equal. Local directories, the TensorFlow backend and no
+    `tf.distribute` strategy, in this version.
 
     Returns the `keras.callbacks.History` of the whole run. Raises `TrainingChanged`, `PipelineChanged` and
     `CheckpointError` before anything is trained (the latter also where another run uses the directory), and
     `PipelineError` where a pass over the data that an epoch needs gives no element.
     """
+    _require_backend()
+    _require_pair(model, ds)
     arguments = Arguments(fit_arguments)
     cadence = Cadence(save_every)
     keep = whole(keep, "keep")
@@ -72,28 +81,38 @@ def fit(
     _require(resume, ("auto", "must", "never"), "resume")
     _require(on_preempt, POLICIES, "on_preempt")
     override = (override,) if isinstance(override, str) else tuple(override)
-    if not isinstance(ds, Dataset):
-        raise TypeError(f"fit takes a playhead.Dataset, not {type(ds).__name__}")
     if not getattr(model, "compiled", False):
         raise ValueError("compile the model before fit")
     if not os.fspath(checkpoint):
         raise ValueError("checkpoint= is empty, where fit needs the name of a directory")
+    _require_local(os.fspath(checkpoint))
+    _require_no_strategy(model)
     root = Path(checkpoint)
     _require_there(root, resume)
     with held(root) as alone:
         store.sweep(root, alone=alone)
         found = store.latest(root) if store.saves(root) else None
+        if found is None:  # a directory that cannot be written can still hold a finished run
+            store.require_writable(root)
         length = _epoch_length(ds, arguments.steps_per_epoch, model.steps_per_execution)
         now = settings.of(
             model,
             steps_per_epoch=arguments.steps_per_epoch,
             class_weight=arguments.rest.get("class_weight"),
         )
+        iterator = (ds if outermost(ds.node) else ds.prefetch()).iterator(epochs=None)
+        saved_settings, saved_position = (
+            (found[1]["settings"], found[1]["position"]) if found else ({}, None)
+        )
+        settings.require_known(
+            override,
+            [*now, *saved_settings],
+            [*_operations(iterator.position.to_dict()), *_operations(saved_position)],
+        )
         if found is not None:
             rate = found[1].get("learning_rate")
-            settings.require_same(found[1]["settings"], now, override, rate=rate)
-
-        iterator = (ds if outermost(ds.node) else ds.prefetch()).iterator(epochs=None)
+            settings.require_same(saved_settings, now, override, rate=rate)
+        layers = architecture.of(model)
         progress = Progress(step=0, total=length)
         if found is not None:
             operations = [name for name in override if not settings.is_setting(name)]
@@ -108,21 +127,29 @@ def fit(
             if found is not None:
                 restore = _Restore(model, *found, override)
                 restore.first(feed)
+                if "model" not in override:
+                    architecture.require_same(found[1].get("layers"), layers)
+                names = found[1].get("metric_names", []), state.metric_names(model)
+                progress.logs = state.renamed(progress.logs, *names)
+                progress.history = state.renamed(progress.history, *names)
                 _require_unswapped(found[1], arguments.epochs)
                 if _finished(found[1], progress, arguments.epochs):
                     restore.final()
                     _say(
                         arguments,
-                        f"{_name(root)} is already finished: {_where(progress, arguments.epochs)}",
+                        f"{_name(root)} is already finished: {_ended(found[1], progress, arguments)}",
                     )
                     return _history(model, progress, arguments, length)
+                store.require_writable(root)
             else:
                 state.begin_seeds()
                 if feed.has_open_axes:
                     state.build(model, feed[0])
             verb = "starting" if found is None else "resuming"
             _say(arguments, f"{verb} {_name(root)} at {_where(progress, arguments.epochs)}")
-            with Watch(() if on_preempt == "ignore" else signals) as watch:
+            quiet = arguments.verbose == 0
+            heeded = on_preempt != "ignore"
+            with Watch(signals if heeded else (), interrupt=heeded, quiet=quiet) as watch:
                 steps = Steps(UNCOUNTED if length is None else length)
                 run = Run(
                     arguments.callbacks,
@@ -131,7 +158,7 @@ def fit(
                     feed=feed,
                     steps=steps,
                     progress=progress,
-                    keeping=Keeping(root, cadence, keep, _fixed(now), on_preempt),
+                    keeping=Keeping(root, cadence, keep, _fixed(now, layers), on_preempt),
                     watch=watch,
                     fixed_length=length,
                     epochs=arguments.epochs,
@@ -186,6 +213,10 @@ class _Restore:
         """Of a run that is over: the weights it ended with."""
         state.put_final(self._model, self._arrays)
 
+    def cut_back(self, callbacks: Sequence[Any]) -> list[Any]:
+        """Before they are told that training begins; see `playhead.keras.callbacks.cut_back`."""
+        return states.cut_back(callbacks, self._entries)
+
     def callbacks(self, callbacks: Sequence[Any]) -> None:
         """After they were told that training begins."""
         arrays = self._arrays.get("callbacks", [])
@@ -215,6 +246,65 @@ def _keras_fit(
             shuffle=False,
             verbose=arguments.verbose,
             **arguments.rest,
+        )
+
+
+def _require_backend() -> None:
+    backend = keras.backend.backend()
+    if backend != "tensorflow":
+        raise TrainingError(
+            f"Keras runs on the backend {backend}, and fit on none but tensorflow in this version",
+            help="set KERAS_BACKEND=tensorflow before Keras is imported, or use ds.iterator() in a loop",
+        )
+
+
+def _require_pair(model: Any, ds: Any) -> None:
+    """Raises TypeError for anything but a model and a playhead.Dataset, saying what to write instead."""
+    if isinstance(ds, Dataset):
+        if not isinstance(model, Dataset):
+            return
+        problem = "two datasets: the model is the first argument, as in fit(model, ds)"
+    elif isinstance(model, Dataset):
+        problem = "the dataset first: the model is the first argument, as in fit(model, ds)"
+    elif isinstance(ds, Iterator) or (hasattr(ds, "__next__") and hasattr(ds, "position")):
+        problem = "an iterator: give the playhead.Dataset that it was made of, fit makes its own"
+    elif any(kind.__module__.startswith("tensorflow.") for kind in type(ds).__mro__):
+        problem = (
+            "a tf.data.Dataset, whose place nothing can save. Change the line that reads: "
+            "tf.data.TFRecordDataset(files) becomes playhead.Dataset.from_tfrecords(files), "
+            "tf.data.Dataset.from_tensor_slices(x) becomes playhead.Dataset.from_tensor_slices(x); the "
+            "rest of the chain stays. What only Python can read goes in by "
+            "playhead.Dataset.from_generator(function). Where it is ds.to_tf(), give ds itself"
+        )
+    else:
+        problem = (
+            f"{type(ds).__name__}. Arrays go in by playhead.Dataset.from_tensor_slices((x, y)), files by "
+            "from_tfrecords(files), generators by from_generator(function)"
+        )
+    raise TypeError(f"fit takes a playhead.Dataset, and was given {problem}")
+
+
+def _require_local(path: str) -> None:
+    found = re.match(r"[A-Za-z][A-Za-z0-9+.\-]+:/", path)  # Path() makes one slash of two
+    if found is not None:
+        raise CheckpointError(
+            f"checkpoint={path!r} is not on this machine: this version saves in local directories",
+            help="name a local or mounted directory, and copy it where it is to be kept",
+            path=path,
+        )
+
+
+def _require_no_strategy(model: Any) -> None:
+    # What a strategy does is not copied out and back: its variables are several, its batches are split.
+    tf = sys.modules["tensorflow"]  # the backend
+    strategy = getattr(model, "_distribute_strategy", None)
+    if strategy is None and tf.distribute.has_strategy():
+        strategy = tf.distribute.get_strategy()
+    if strategy is not None:
+        raise TrainingError(
+            f"the model is of a {type(strategy).__name__}, and fit runs under no tf.distribute strategy in "
+            "this version",
+            help="make and compile the model outside strategy.scope()",
         )
 
 
@@ -332,21 +422,41 @@ def _history(model: Any, progress: Progress, arguments: Arguments, length: int |
     return history
 
 
-def _fixed(now: Mapping[str, Any]) -> dict[str, Any]:
+def _fixed(now: Mapping[str, Any], layers: Any) -> dict[str, Any]:
     versions = {
         "playhead": __version__,
         "keras": keras.__version__,
         "backend": keras.backend.backend(),
     }
-    return {"settings": dict(now), "versions": versions}
+    return {"settings": dict(now), "layers": layers, "versions": versions}
 
 
 def _where(progress: Progress, epochs: int) -> str:
-    at = f"epoch {min(progress.epoch + 1, epochs)}/{epochs}"
-    if progress.epoch < epochs:
-        of = "" if progress.total is None else f"/{progress.total}"
-        at += f", step {progress.step_in_epoch}{of}"
-    return f"{at} (step {progress.step} of the run)"
+    return f"{progress.where(epochs)} (step {progress.step} of the run)"
+
+
+def _ended(saved: Mapping[str, Any], progress: Progress, arguments: Arguments) -> str:
+    epochs = progress.epoch + bool(progress.step_in_epoch)
+    text = f"it trained {_count(epochs, 'epoch')} ({_count(progress.step, 'step')})"
+    if epochs > arguments.epochs:
+        text += f", and epochs={arguments.epochs} asks for no more"
+    elif epochs < arguments.epochs and saved["stopped"]:
+        text += f" of {arguments.epochs}, when a callback stopped it"
+    return text
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
+def _operations(position: Any) -> set[str]:
+    """The names of a pipeline's operations, at any depth."""
+    if isinstance(position, Mapping):
+        own = {position["op"]} if isinstance(position.get("op"), str) else set()
+        return own.union(*(_operations(part) for part in position.values()))
+    if isinstance(position, list | tuple):
+        return set().union(*(_operations(part) for part in position))
+    return set()
 
 
 def _name(root: Path) -> str:
