@@ -680,3 +680,13 @@ def test_columns_that_changed_names_are_another_dataset_and_another_order_of_nam
 def test_a_table_of_objects_says_that_its_content_is_only_declared():
     column = np.array([1, 2, 3, 4], object)
     assert Dataset.from_tensor_slices(column).operations()[0]["kind"] == "declared"
+
+
+def test_a_run_is_traced_from_the_file_in_which_its_position_was_saved(tmp_path):
+    run = Dataset.range(30).shuffle().batch(4).iterator(epochs=2)
+    batches = [next(run).tolist() for _ in range(11)]
+    run.position.save(tmp_path / "position.json")
+    again = Dataset.range(30).shuffle().batch(4)  # its drawn seed is another
+    for step in (1, 8, 11):
+        found = ph.trace(tmp_path / "position.json", again, step=step)
+        assert [record.index for record in found] == batches[step - 1]

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
+import os
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from playhead.errors import NotSeekable, OutOfReach
@@ -13,13 +16,15 @@ if TYPE_CHECKING:
     from playhead.dataset import Dataset
 
 
-def trace(position: Position, dataset: Dataset, *, step: int) -> list[Record]:
-    """The records of the `step`th element of the run that `position` was saved in.
+def trace(run: Position | str | os.PathLike[str], dataset: Dataset, *, step: int) -> list[Record]:
+    """The records of the `step`th element of a run: a position, or the path of a run or of a saved position.
 
-    `dataset` is the pipeline of that time: drawn seeds are adopted from the position, and where the run
-    went through several pipelines (`on_change="from_here"`), the one that made this step is compared.
+    A run's path is the `checkpoint` directory of `playhead.keras.fit`. `dataset` is the pipeline of that
+    time: drawn seeds are adopted from the position, and where the run went through several pipelines
+    (`on_change="from_here"`), the one that made this step is compared.
     Raises `PipelineChanged` where `dataset` is another, `OutOfReach` for a step never made.
     """
+    position = run if isinstance(run, Position) else _saved(Path(run))
     if not 1 <= step <= position.step:
         raise OutOfReach(f"the run made steps 1 to {position.step}, not {step}", step=step)
     if not dataset.seekable:
@@ -45,6 +50,14 @@ def trace(position: Position, dataset: Dataset, *, step: int) -> list[Record]:
             return _trace(then, dataset, step)
         begin = past["until_step"]
     return _trace(position, dataset, step)
+
+
+def _saved(path: Path) -> Position:
+    """What was saved last in a run's directory, or in a file."""
+    if not path.is_dir():
+        return Position.load(path)
+    _, state = importlib.import_module("playhead.keras.checkpoint").latest(path)
+    return Position.from_dict(state["position"])
 
 
 def _trace(position: Position, dataset: Dataset, step: int) -> list[Record]:

@@ -12,9 +12,11 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
+import keras
 import numpy as np
 import pytest
 
+import playhead as ph
 from playhead.errors import CheckpointError, NewerFormat, PlayheadWarning
 from playhead.keras import checkpoint, lock
 
@@ -273,3 +275,18 @@ def test_a_kill_at_any_moment_of_saving_leaves_a_whole_checkpoint(tmp_path: Path
         child.stdout.close()
         _, state = checkpoint.latest(tmp_path)
         assert state["step"] >= max([1, *said])
+
+
+def test_the_records_of_a_step_are_told_from_the_run_directory(tmp_path):
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    x = np.arange(10, dtype=np.float32).reshape(10, 1)
+
+    def data():
+        return ph.Dataset.from_tensor_slices((x, x)).shuffle().batch(4)
+
+    trained = data()
+    ph.keras.fit(model, trained, checkpoint=tmp_path / "run", epochs=2, verbose=0)
+    seen = [r.index for step in (4, 5, 6) for r in ph.trace(tmp_path / "run", data(), step=step)]
+    assert sorted(seen) == list(range(10))
+    assert seen == [int(v) for batch in trained.epoch(1) for v in batch[0][:, 0]]
