@@ -13,9 +13,8 @@ from playhead.plan.node import Node, as_chunk, walk_places
 from playhead.plan.places import Cursor
 from playhead.plan.prefetch import AUTOTUNE, outermost
 
-Event: TypeAlias = tuple[
-    int, Chunk | None
-]  # (epoch, some of its elements); None: the epoch has ended
+# (epoch, some of its elements); None: the epoch has ended
+Event: TypeAlias = tuple[int, Chunk | None]
 
 
 @dataclass(slots=True)

@@ -212,3 +212,18 @@ def test_a_function_that_needs_tensors_is_traced_though_numpy_values_break_it():
     dataset = Dataset.from_tensor_slices(np.ones((3, 2), np.float32)).map(doubled)
     assert dataset[1].tolist() == [2, 2]
     assert dataset.operations()[-1]["form"] == "tf"
+
+
+def test_a_trace_that_was_tried_in_vain_leaves_no_form_behind():
+    tf = pytest.importorskip("tensorflow")
+
+    def broken(x):
+        x.set_shape([])
+        with tf.control_dependencies([tf.debugging.assert_equal(x, tf.constant(-1, tf.int64))]):
+            return x + 1
+
+    dataset = Dataset.range(3).map(broken)
+    for _ in range(2):
+        with pytest.raises(AttributeError, match="set_shape"):
+            dataset[0]
+        assert "form" not in dataset.operations()[-1]

@@ -53,11 +53,6 @@ class Process:
     batches: list[tuple[int, Batch]] = field(default_factory=list)
 
     @property
-    def first_batch_at(self) -> float | None:
-        event = self.events.get("batch")
-        return None if event is None else float(event["at"])
-
-    @property
     def last_step(self) -> int:
         """The last step written down; 0 if there is none."""
         return self.batches[-1][0] if self.batches else 0

@@ -130,17 +130,8 @@ def own(element: Element) -> Element:
     return map_nest(_copied, element)
 
 
-def own_views(element: Element) -> Element:
-    """`element` with a copy of each array that only views memory (a memory map, a row of a table)."""
-    return map_nest(lambda leaf: _copied(leaf) if _is_view(leaf) else leaf, element)
-
-
 def _copied(leaf: Any) -> Any:
     return np.array(leaf) if isinstance(leaf, np.ndarray) else leaf
-
-
-def _is_view(leaf: Any) -> bool:
-    return isinstance(leaf, np.ndarray) and (leaf.base is not None or type(leaf) is not np.ndarray)
 
 
 def _unpadded(value: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

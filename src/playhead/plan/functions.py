@@ -117,53 +117,56 @@ class UserFunction:
 
         A function is called once for each element, this one too: it may change its argument in place.
         """
-        form = self.form
+        form, built = self.form, None
         first: list[Element] = []
+        one, here = block.slice(0, 1), None if randomness is None else randomness.slice(0, 1)
         if form == "auto":
             try:
-                form, first = self._probe(block.slice(0, 1), randomness)
+                form, first, built = self._probe(one, here)
             except Exception as error:
                 _mark(error, 0, [])
                 raise
         if form == "python":
-            self.decided, self._run = "python", self._in_python
+            self.decided, self._run = form, self._in_python
             return first
-        if self._run is None:
-            self._use(form, block, randomness is not None)
+        built = built or self._built(form, one, here)
+        self._run, self._spec, self.decided = built, built.spec, form
         return []
 
-    def _use(self, form: str, block: Block, with_rng: bool) -> None:
+    def _built(self, form: str, one: Block, randomness: Randomness | None) -> BlockForm:
         module = importlib.import_module(FORMS[form][1])
-        built: BlockForm = module.block_form(self, block.slice(0, 1), with_rng)
-        self._run, self._spec, self.decided = built, built.spec, form
+        built: BlockForm = module.block_form(self, one, randomness is not None)
+        return built
 
-    def _probe(self, one: Block, randomness: Randomness | None) -> tuple[str, list[Element]]:
-        """The form that the function's result on one element asks for, and that result in Python."""
+    def _probe(
+        self, one: Block, randomness: Randomness | None
+    ) -> tuple[str, list[Element], BlockForm | None]:
+        """The form that the function's result on one element asks for, with what was found out on the way."""
         try:
             draws = None if randomness is None else Draws(randomness.wide)
             result = self._call(one.rows()[0], draws, randomness, 0)
         except Exception as error:
             for form, (framework, _) in FORMS.items():
-                if _is_about_tensors(error, framework) and self._fits(form, one, randomness):
-                    return form, []
+                if _is_about_tensors(error, framework):
+                    built = self._fitting(form, one, randomness)
+                    if built is not None:
+                        return form, [], built
             raise
         for form, (framework, _) in FORMS.items():
             if _is_of(framework, result):
-                return form, []
-        return "python", [own(as_element(result))]
+                return form, [], None
+        return "python", [own(as_element(result))], None
 
-    def _fits(self, form: str, one: Block, randomness: Randomness | None) -> bool:
-        """Whether a function that Python values broke runs on a framework's."""
+    def _fitting(self, form: str, one: Block, randomness: Randomness | None) -> BlockForm | None:
+        """The block form of a function that Python values broke, where it runs on a framework's."""
         try:
-            self._use(form, one, randomness is not None)
-            assert self._run is not None
-            self._run(one, None if randomness is None else randomness.slice(0, 1))
+            built = self._built(form, one, randomness)
+            built(one, randomness)
         except UnrepeatableFunction:
             raise
         except Exception:
-            self._run = None
-            return False
-        return True
+            return None
+        return built
 
     def _call(
         self, element: Element, draws: Draws | None, randomness: Randomness | None, k: int

@@ -49,9 +49,7 @@ class Node(ABC):
     op: ClassVar[str]
     random: ClassVar[str | None] = None  # the kind of random operation, where it is one
     runs_user_code: ClassVar[bool] = False
-    counters: ClassVar[
-        tuple[str, ...]
-    ] = ()  # the numbers in its own cursor, beside its parent's "at"
+    counters: ClassVar[tuple[str, ...]] = ()  # numbers in its own cursor, beside its parent's "at"
 
     parents: tuple[Node, ...]
     info: Info = field(default_factory=Info, kw_only=True)
