@@ -480,3 +480,12 @@ def test_places_in_very_many_passes_are_found():
     assert [sorted(batch[k : k + 2].tolist()) for k in range(0, 40, 2)] == [[0, 1]] * 20
     alone = Dataset.range(2).shuffle(seed=1).repeat()
     assert batch.tolist() == [int(alone[k]) for k in range(4000, 4040)]
+
+
+def test_seed_keeps_together_what_two_zipped_datasets_share():
+    shuffled = Dataset.range(50).shuffle()
+    pairs = Dataset.zip(shuffled.map(lambda x: x), shuffled.map(lambda x: x * 2))
+    for dataset in (pairs, pairs.seed(3)):
+        found = [(int(a), int(b)) for a, b in dataset]
+        assert all(b == 2 * a for a, b in found)
+        assert sorted(a for a, _ in found) == list(range(50))

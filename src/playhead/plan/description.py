@@ -196,18 +196,19 @@ def seeded(node: Node, seed: int) -> Node:
     """The tree with a seed from `seed` for every random operation that has none of its own.
 
     Along a chain that is `seed` itself. The datasets that an operation brings together get seeds of their
-    own (the first one keeps `seed`), so that they are not shuffled and augmented alike.
+    own (the first one keeps `seed`), so that they are not shuffled and augmented alike; but an operation
+    that they share has one seed, so that what belongs together stays together.
     """
-    parents = tuple(
-        seeded(parent, seed if number == 0 else key_of(seed, "branch", number))
-        for number, parent in enumerate(node.parents)
-    )
-    changes: dict[str, Any] = {}
-    if any(a is not b for a, b in zip(parents, node.parents, strict=True)):
-        changes["parents"] = parents
-    if getattr(node, "drawn", False):
-        changes |= {"seed": seed, "drawn": False}
-    return replace(node, **changes) if changes else node
+    chosen: dict[int, dict[str, Any]] = {}
+
+    def choose(at: Node, own: int) -> None:
+        for number, parent in enumerate(at.parents):
+            choose(parent, own if number == 0 else key_of(own, "branch", number))
+        if getattr(at, "drawn", False):
+            chosen.setdefault(id(at), {"seed": own, "drawn": False})
+
+    choose(node, seed)
+    return with_changes(node, chosen)
 
 
 def unseeded(node: Node) -> Node | None:

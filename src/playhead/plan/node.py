@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -264,13 +264,6 @@ def walk_places(
         return node.read(piece.located)
 
     return attempt(compute, read, pieces(node, spans, lambda: pace.size), pace, node.weight)
-
-
-def rebuild(node: Node, change: Callable[[Node], Node]) -> Node:
-    """The tree with `change` applied to every node, parents first."""
-    parents = tuple(rebuild(parent, change) for parent in node.parents)
-    same = all(a is b for a, b in zip(parents, node.parents, strict=True))
-    return change(node if same else replace(node, parents=parents))
 
 
 def ordinal(node: Node) -> int:
