@@ -1,8 +1,10 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
+FUZZ_SECONDS ?= 60
+BUILD := pyproject.toml setup.py src/playhead/_kernels.c
 
-.PHONY: demo test lint bench soak docs clean
+.PHONY: demo test lint bench soak fuzz docs clean
 
 demo: $(VENV)/.demo
 	$(BIN)/playhead demo
@@ -24,26 +26,33 @@ bench: $(VENV)/.demo
 soak: $(VENV)/.demo
 	$(BIN)/python benchmarks/soak.py --kills 200
 
+fuzz: build/fuzz
+	build/fuzz $(FUZZ_SECONDS)
+
 docs: $(VENV)/.docs
 	$(BIN)/mkdocs build --quiet --site-dir build/docs
 
 clean:
 	rm -rf $(VENV)
 
+build/fuzz: fuzz/driver.c src/playhead/_kernels.c
+	mkdir -p build
+	$(CC) -g -O1 -Wall -Wextra -fsanitize=address,undefined -fno-sanitize-recover=all $< -o $@
+
 $(VENV)/.python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "playhead needs Python 3.11 or newer; say make PYTHON=...")'
 	$(PYTHON) -m venv $(VENV)
 	touch $@
 
-$(VENV)/.demo: pyproject.toml $(VENV)/.python
+$(VENV)/.demo: $(BUILD) $(VENV)/.python
 	$(BIN)/python -m pip install --quiet --editable '.[demo]'
 	touch $@
 
-$(VENV)/.test: pyproject.toml $(VENV)/.python
+$(VENV)/.test: $(BUILD) $(VENV)/.python
 	$(BIN)/python -m pip install --quiet --editable '.[test]'
 	touch $@
 
-$(VENV)/.lint: pyproject.toml $(VENV)/.python
+$(VENV)/.lint: $(BUILD) $(VENV)/.python
 	$(BIN)/python -m pip install --quiet --editable '.[test,lint]'
 	touch $@
 

@@ -20,11 +20,11 @@ from playhead.position import Position
 from playhead.sources.example import FixedLenFeature, VarLenFeature
 
 if TYPE_CHECKING:
-    from playhead import keras, tensorflow, testing
+    from playhead import jax, keras, tensorflow, testing, torch
 
 __version__ = "0.1.0"
 
-_ON_FIRST_USE = ("keras", "tensorflow", "testing")
+_ON_FIRST_USE = ("jax", "keras", "tensorflow", "testing", "torch")
 
 
 def __getattr__(name: str) -> Any:
@@ -52,9 +52,11 @@ __all__ = [
     "Record",
     "VarLenFeature",
     "errors",
+    "jax",
     "keras",
     "seed_pair",
     "tensorflow",
     "testing",
+    "torch",
     "trace",
 ]

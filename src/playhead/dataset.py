@@ -26,7 +26,7 @@ from playhead.plan.functions import UserFunction
 from playhead.plan.node import INFINITE, UNKNOWN, Info, Node
 from playhead.plan.order import Repeat, Shard, Shuffle, Skip, Take
 from playhead.plan.places import Record
-from playhead.plan.prefetch import AUTOTUNE, Prefetch
+from playhead.plan.prefetch import AUTOTUNE, Prefetch, Where
 from playhead.sources.arrays import Range, Tensors, TensorSlices, number_range, tensor_slices
 from playhead.sources.arrays import tensors as one_element
 from playhead.sources.generator import generated
@@ -311,21 +311,31 @@ class Dataset:
         buffer_size: int = AUTOTUNE,
         *,
         workers: int = AUTOTUNE,
-        on: Literal["threads"] = "threads",
+        on: Where = "threads",
+        timeout: float | None = None,
         name: str | None = None,
     ) -> Dataset:
-        """Compute up to `buffer_size` elements ahead in `workers` threads; AUTOTUNE (-1) chooses both.
+        """Compute up to `buffer_size` elements ahead with `workers` at once; AUTOTUNE (-1) chooses both.
 
         Only says when elements are computed, never which. The outermost prefetch of a pipeline governs.
-        User functions must be thread-safe unless `workers=1`.
+        A batch that takes long is cut among the workers. What is held ahead stays within about 1 GiB.
+
+        on: what the workers are. "threads" for numpy, TensorFlow and decoders, which leave Python's lock;
+        functions must be thread-safe unless `workers=1`. "processes" for functions in Python that hold it:
+        results come through shared memory, and a process that dies is replaced and its elements computed
+        again (needs `playhead[processes]`; in a Python without that lock, threads do it). "ray" for more
+        than one machine (needs `playhead[ray]`).
+        timeout: seconds that one task's elements may take; then `ReadAheadTimeout` names their records.
         """
-        if on != "threads":
-            raise PipelineError(f'prefetch(on={on!r}): this version computes on "threads"')
+        if on not in ("threads", "processes", "ray"):
+            raise PipelineError(f'prefetch(on={on!r}): it is "threads", "processes" or "ray"')
         if buffer_size < AUTOTUNE:
             raise PipelineError(f"prefetch buffer_size {buffer_size}: at least 0, or AUTOTUNE (-1)")
         if workers != AUTOTUNE:
             _positive("prefetch", "workers", workers)
-        return self._add(Prefetch, int(buffer_size), int(workers), name=name)
+        if timeout is not None and not timeout > 0:
+            raise PipelineError(f"prefetch timeout {timeout!r}: more than 0 seconds, or None")
+        return self._add(Prefetch, int(buffer_size), int(workers), on, timeout, name=name)
 
     # --- seeds, passes, iterators -----------------------------------------------------------------------
 

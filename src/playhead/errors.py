@@ -19,6 +19,9 @@ PlayheadError
 │   ├── UnequalElements      E01  elements that do not stack into one batch
 │   └── IntegerOverflow      E02  a Python int that does not fit int32
 ├── PipelineError            D01  operations that do not go together
+├── ReadAheadError
+│   ├── WorkerLost           R01  a process or machine died again and again over the same elements
+│   └── ReadAheadTimeout     R02  elements took longer than prefetch(timeout=...) allows
 ├── TrainingError
 │   ├── TrainingChanged      T01  the checkpoint is of another model or optimizer
 │   ├── CheckpointError      T02  no usable checkpoint, or one where none was expected
@@ -34,9 +37,12 @@ PlayheadWarning
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import warnings
+from collections.abc import Iterator
+from contextvars import ContextVar
 from typing import Any, ClassVar
 
 
@@ -61,7 +67,7 @@ class PlayheadError(Exception):
         super().__init__("\n".join(lines))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (type(self), self.what, self.help, self.facts)
+        return _rebuild, (type(self), self.what, self.help, self.facts), self.__dict__
 
 
 def _rebuild(
@@ -184,6 +190,24 @@ class PipelineError(PlayheadError, ValueError):
     title = "PipelineError"
 
 
+class ReadAheadError(PlayheadError):
+    """Computing ahead cannot go on."""
+
+
+class WorkerLost(ReadAheadError):
+    """A process or machine died again and again while it worked on the same elements."""
+
+    code = "R01"
+    title = "WorkerLost"
+
+
+class ReadAheadTimeout(ReadAheadError, TimeoutError):
+    """Elements took longer than `prefetch(timeout=...)` allows."""
+
+    code = "R02"
+    title = "ReadAheadTimeout"
+
+
 class TrainingError(PlayheadError):
     """A training run that cannot be resumed as asked."""
 
@@ -239,8 +263,28 @@ class LibraryChanged(PlayheadWarning):
 _HOME = os.path.dirname(os.path.abspath(__file__)) + os.sep
 
 
+Warned = tuple[str, type[PlayheadWarning]]
+
+_kept: ContextVar[list[Warned] | None] = ContextVar("playhead_warnings", default=None)
+
+
+@contextlib.contextmanager
+def warnings_kept() -> Iterator[list[Warned]]:
+    """Keeps what `warn` would say, for another process to say it."""
+    kept: list[Warned] = []
+    token = _kept.set(kept)
+    try:
+        yield kept
+    finally:
+        _kept.reset(token)
+
+
 def warn(message: str, category: type[PlayheadWarning]) -> None:
     """Warn at the line of the user's that led here; from a thread of playhead's own, at this one."""
+    kept = _kept.get()
+    if kept is not None:
+        kept.append((message, category))
+        return
     level, frame = 2, sys._getframe(1)
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_HOME):
         level, frame = level + 1, frame.f_back

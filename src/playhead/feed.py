@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
 
 from playhead.execution.ahead import Ahead
-from playhead.execution.threads import BUDGET, Alone, Threads, cores, nbytes
-from playhead.plan.compute import Chunk, Compute, Serial
-from playhead.plan.node import Node, as_chunk, walk_places
+from playhead.execution.autotune import Tuner
+from playhead.execution.ordered import BUDGET, Alone, Ordered
+from playhead.execution.pool import Pool, cores
+from playhead.execution.threads import ThreadPool
+from playhead.plan.compute import Chunk, Compute, nbytes
+from playhead.plan.node import Node, Serial, as_chunk
 from playhead.plan.places import Cursor
-from playhead.plan.prefetch import AUTOTUNE, outermost
+from playhead.plan.prefetch import AUTOTUNE, Prefetch, outermost
 
 # (epoch, some of its elements); None: the epoch has ended
 Event: TypeAlias = tuple[int, Chunk | None]
@@ -24,15 +28,35 @@ class Feed:
     events: Iterator[Event]
     ahead: Ahead[Event] | None = None
     walk: Generator[Event, None, None] | None = None
-    pool: Threads | None = None
+    compute: Ordered | None = None
 
     def close(self, wait: bool = True) -> None:
+        """What runs ends, and `wait` waits for it, unless it hangs."""
+        compute = self.compute
+        hangs = (compute is not None and compute.hangs) or (
+            self.ahead is not None and self.ahead.hangs
+        )
+        wait = wait and not hangs
         if self.ahead is not None:
             self.ahead.close(wait)
         elif self.walk is not None:
             self.walk.close()
-        if self.pool is not None:
-            self.pool.close(wait=wait)
+        if compute is not None:
+            compute.pool.close(wait)
+
+    def abandon(self) -> None:
+        """Forget the threads and processes, which a forked child does not have."""
+        if self.ahead is not None:
+            self.ahead.abandon()
+        if self.compute is not None:
+            self.compute.pool.abandon()
+
+    def stats(self) -> dict[str, float]:
+        """How many work at once, and how many records are ahead of the consumer in the pool."""
+        compute = self.compute
+        if compute is None:
+            return {"workers": 0 if self.ahead is None else 1}
+        return {"workers": compute.pool.workers, "records_ahead": compute.ahead}
 
 
 def open_feed(
@@ -48,15 +72,43 @@ def open_feed(
         return Feed(walk, walk=walk)
     size = prefetch.buffer_size
     records = None if size == AUTOTUNE else size * node.weight
-    # One worker means one call of a user's function at a time: then the walk's own thread computes.
-    pool = (
-        None if prefetch.workers == 1 and not node.seekable else Threads(prefetch.workers, records)
-    )
-    walk = _walk(node, epoch, index, cursor, epochs, pool or Alone(records))
-    if node.seekable and not eager:
-        return Feed(walk, walk=walk, pool=pool)
-    ahead: Ahead[Event] = Ahead(walk, _sizes, (4 * cores() if size == AUTOTUNE else size, BUDGET))
-    return Feed(ahead, ahead=ahead, pool=pool)
+    pool = _pool(prefetch, node)
+    compute = None if pool is None else _ordered(pool, prefetch, records)
+    worker = compute or Alone(records)
+    walk = _walk(node, epoch, index, cursor, epochs, worker)
+    if node.seekable and prefetch.on == "threads" and not eager:
+        return Feed(walk, walk=walk, compute=compute)
+    limits = (4 * cores() if size == AUTOTUNE else size, BUDGET)
+    # A task that takes too long is named by who waits for it; this only notices a source that hangs.
+    patience = None if prefetch.timeout is None else 1.5 * prefetch.timeout + 0.1
+    ahead: Ahead[Event] = Ahead(walk, _sizes, limits, patience, lambda: worker.alive)
+    return Feed(ahead, ahead=ahead, compute=compute)
+
+
+def _pool(prefetch: Prefetch, node: Node) -> Pool | None:
+    """None: the walk's own thread computes."""
+    if prefetch.on == "processes" and needs_processes():
+        from playhead.execution.processes import ProcessPool
+
+        return ProcessPool(node, prefetch.workers)
+    if prefetch.on == "ray":
+        from playhead.execution.cluster import RayPool
+
+        return RayPool(node, prefetch.workers)
+    if prefetch.workers == 1 and not node.seekable:
+        return None  # one call of a user's function at a time, the generator's included
+    return ThreadPool(prefetch.workers)
+
+
+def needs_processes() -> bool:
+    """Whether threads take turns to run Python: not where it was built without that lock."""
+    has_lock = getattr(sys, "_is_gil_enabled", None)
+    return has_lock is None or has_lock()
+
+
+def _ordered(pool: Pool, prefetch: Prefetch, records: int | None) -> Ordered:
+    tuner = Tuner(pool) if prefetch.workers == AUTOTUNE and pool.most > pool.workers else None
+    return Ordered(pool, records, timeout=prefetch.timeout, tuner=tuner)
 
 
 def _walk(
@@ -86,7 +138,7 @@ def _seekable(
 
     # An epoch's end is said before the next one's first element is computed: nobody has asked for it yet.
     at, done = epoch, index
-    elements = walk_places(node, spans(), compute, compute.pace(node))
+    elements = compute.read(node, spans())
     while epochs is None or at < epochs:
         end = node.length_at(at)
         if end is not None and done >= end:
@@ -96,7 +148,8 @@ def _seekable(
                 return
             continue
         piece, block = next(elements)
-        yield at, as_chunk(node, piece, block)
+        # How many records lie before a place is known without counting those of each element.
+        yield at, as_chunk(node, piece, block, counted=False)
         done += len(piece)
 
 

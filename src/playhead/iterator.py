@@ -231,8 +231,7 @@ class Iterator(IteratorABC[Element]):
 
     def _open(self, eager: bool = False) -> Feed:
         if self._feed is not None and self._pid != os.getpid():
-            if self._feed.ahead is not None:
-                self._feed.ahead.abandon()
+            self._feed.abandon()
             self._feed = None  # a forked child has none of its parent's threads
             self._rows = deque()
             self._ended = False
@@ -392,12 +391,17 @@ class Iterator(IteratorABC[Element]):
             return list(self._node.locate(places).records())
 
     def stats(self) -> dict[str, float]:
-        """`delivered` elements by this object, `seconds` since it was made, `waited` seconds in next."""
+        """How it goes, and what AUTOTUNE chose.
+
+        `delivered` elements by this object, `seconds` since it was made, `waited` seconds in next; while it
+        reads ahead also `workers` at work at once and `records_ahead` of the consumer.
+        """
         with self._lock:
             return {
                 "delivered": self._delivered,
                 "seconds": time.monotonic() - self._began,
                 "waited": self._waited,
+                **({} if self._feed is None else self._feed.stats()),
             }
 
     # --- saving and restoring ---------------------------------------------------------------------------

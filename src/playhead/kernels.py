@@ -1,77 +1,83 @@
-"""The inner loops over bytes: buffers in, buffers out.
+"""The inner loops over bytes, buffers in and buffers out: the C kernels, or their reference.
 
-This is the reference in Python, numpy and google-crc32c: correct on every platform, and what faster
-kernels are compared with. A TFRecord file is a run of frames, each
-
-    uint64 length | uint32 masked CRC of the length | data | uint32 masked CRC of the data
-
-all little-endian, the CRC being CRC-32C (Castagnoli).
+`NATIVE` says which. The C kernels stand in `_kernels.c`; where they could not be built, or with
+PLAYHEAD_KERNELS=reference in the environment, everything runs on `playhead.reference`, which gives
+the same results and says what each function means.
 """
 
 from __future__ import annotations
 
-import functools
-import mmap
+import importlib
+import os
 import struct
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any
 
 import numpy as np
 
-NATIVE = False
+from playhead import reference
+from playhead.reference import (
+    FOOTER,
+    FRAME,
+    HEADER,
+    Array,
+    Buffer,
+    Checksums,
+    Damage,
+    Integers,
+    Reason,
+    Records,
+    Scan,
+)
 
-Buffer: TypeAlias = bytes | bytearray | memoryview | mmap.mmap
-Reason: TypeAlias = Literal["truncated", "length", "data"]
+__all__ = [
+    "FOOTER",
+    "FRAME",
+    "HEADER",
+    "NATIVE",
+    "Buffer",
+    "Damage",
+    "Reason",
+    "Records",
+    "Scan",
+    "check",
+    "crc32c",
+    "examples",
+    "feistel",
+    "gather",
+    "header",
+    "masked_crc32c",
+    "scan",
+    "slices",
+    "values",
+    "varints",
+]
 
-HEADER = struct.Struct("<QI")
-FOOTER = struct.Struct("<I")
-FRAME = HEADER.size + FOOTER.size
 
-_MASK = 0xA282EAD8
-_PIECE = 1 << 24
+def _native() -> Any:
+    """The module of C kernels, or None."""
+    if os.environ.get("PLAYHEAD_KERNELS") == "reference":
+        return None
+    try:
+        return importlib.import_module("playhead._kernels")
+    except ImportError:
+        return None
+
+
+_c = _native()
+
+NATIVE: bool = _c is not None
+"""Whether the C kernels are at work."""
+
+crc32c: Callable[[Buffer], int] = _c.crc32c if NATIVE else reference.crc32c
+"""The CRC-32C of a contiguous buffer."""
+
+masked_crc32c: Callable[[Buffer], int] = _c.masked_crc32c if NATIVE else reference.masked_crc32c
+"""The CRC-32C of a contiguous buffer as TFRecord stores it: rotated right by 15 bits, plus a constant."""
+
+_FRAMES_AT_ONCE = 1 << 16
+_REASONS: tuple[Reason | None, ...] = (None, "truncated", "length", "data")
 _LENGTH = struct.Struct("<Q")
-
-
-class Damage(NamedTuple):
-    """Where a scan had to stop: byte `offset`, the frame's number in the scan, and why."""
-
-    offset: int
-    record: int
-    reason: Reason
-
-
-class Scan(NamedTuple):
-    """Frames: `offsets` and `lengths` (int64), stored data `crcs` (uint32), and where they end."""
-
-    offsets: np.ndarray[Any, np.dtype[np.int64]]
-    lengths: np.ndarray[Any, np.dtype[np.int64]]
-    crcs: np.ndarray[Any, np.dtype[np.uint32]]
-    end: int
-    damage: Damage | None
-
-
-@functools.cache
-def _library() -> tuple[Callable[[bytes], int], Callable[[int, bytes], int]]:
-    import google_crc32c
-
-    return google_crc32c.value, google_crc32c.extend
-
-
-def crc32c(data: Buffer) -> int:
-    """The CRC-32C of `data`; what is not `bytes` is copied piece by piece, never whole."""
-    value, extend = _library()
-    if isinstance(data, bytes):
-        return value(data)
-    crc = 0
-    for start in range(0, len(data), _PIECE):
-        crc = extend(crc, bytes(data[start : start + _PIECE]))
-    return crc
-
-
-def masked_crc32c(data: Buffer) -> int:
-    """The CRC-32C of `data` as TFRecord stores it: rotated right by 15 bits, plus a constant."""
-    crc = crc32c(data)
-    return ((crc >> 15 | crc << 17) + _MASK) & 0xFFFFFFFF
 
 
 def header(length: int) -> bytes:
@@ -86,67 +92,105 @@ def scan(buffer: Buffer, start: int = 0, check: bool = True, stop: int | None = 
     `check`. Nothing is raised for bytes that are not TFRecord frames, whatever they are: the scan
     stops in front of them and says so in `damage`. `end` is where the next frame would begin.
     """
+    if not NATIVE:
+        return reference.scan(buffer, start, check, stop)
     size = len(buffer)
     stop = size if stop is None else min(stop, size)
-    value = _library()[0]
-    unpack_header, unpack_footer = HEADER.unpack_from, FOOTER.unpack_from
-    length_crcs: dict[int, int] = {}
-    offsets: list[int] = []
-    lengths: list[int] = []
-    crcs: list[int] = []
-    position, reason = start, None
-    while position < stop:
-        data = position + 12
-        if data > size:
-            reason = "truncated"
-            break
-        length, length_crc = unpack_header(buffer, position)
-        expected = length_crcs.get(length)
-        if expected is None:
-            expected = length_crcs[length] = masked_crc32c(_LENGTH.pack(length))
-        if length_crc != expected:
-            reason = "length"
-            break
-        end = data + length
-        if end + 4 > size:
-            reason = "truncated"
-            break
-        (stored,) = unpack_footer(buffer, end)
-        if check:
-            if length <= _PIECE:
-                crc = value(bytes(buffer[data:end]))
-                actual = ((crc >> 15 | crc << 17) + _MASK) & 0xFFFFFFFF
-            else:
-                actual = masked_crc32c(memoryview(buffer)[data:end])
-            if actual != stored:
-                reason = "data"
-                break
-        offsets.append(position)
-        lengths.append(length)
-        crcs.append(stored)
-        position = end + 4
-    return Scan(
-        np.array(offsets, np.int64),
-        np.array(lengths, np.int64),
-        np.array(crcs, np.uint32),
-        position,
-        None if reason is None else Damage(position, len(offsets), reason),  # type: ignore[arg-type]
-    )
+    parts: list[tuple[Integers, Integers, Checksums]] = []
+    position, count, reason = start, _FRAMES_AT_ONCE, 0
+    while count == _FRAMES_AT_ONCE and not reason:
+        room = _FRAMES_AT_ONCE
+        part = np.empty(room, np.int64), np.empty(room, np.int64), np.empty(room, np.uint32)
+        count, position, reason = _c.scan(buffer, position, stop, check, *part)
+        parts.append((part[0][:count], part[1][:count], part[2][:count]))
+    offsets, lengths, crcs = (np.concatenate(column) for column in zip(*parts, strict=True))
+    why = _REASONS[reason]
+    damage = None if why is None else Damage(position, len(offsets), why)
+    return Scan(offsets, lengths, crcs, position, damage)
 
 
-def varints(packed: bytes) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+def varints(packed: bytes) -> tuple[Integers, Integers]:
     """The base-128 numbers that follow each other in `packed`: values (int64), and where each ends
     (int64).
 
     Bits beyond the 64th are dropped, and so is a number that `packed` cuts short.
     """
-    data = np.frombuffer(packed, np.uint8)
-    last = np.flatnonzero(data < 128)
-    starts = np.concatenate([np.zeros(1, np.int64), last + 1])[:-1]
-    sizes = last + 1 - starts
-    values = np.zeros(len(last), np.uint64)
-    for k in range(min(10, int(sizes.max(initial=0)))):
-        some = sizes > k
-        bits = (data[starts[some] + k] & np.uint8(127)).astype(np.uint64)
-        values[some] |= bits << np.uint64(7 * k)
-    return values.view(np.int64), last + 1
+    if not NATIVE:
+        return reference.varints(packed)
+    count = _c.count_varints(packed)
+    values, ends = np.empty(count, np.int64), np.empty(count, np.int64)
+    _c.varints(packed, values, ends)
+    return values, ends
+
+
+def check(records: Records, crcs: Checksums) -> int:
+    """The first record whose frame is not as `crcs` (uint32[n]) and its own length say; -1: none.
+
+    Raises ValueError where a frame does not lie inside its buffer.
+    """
+    return int(_c.check(*records, crcs)) if NATIVE else reference.check(records, crcs)
+
+
+def slices(records: Records) -> list[bytes]:
+    """The records' bytes. Raises ValueError where one does not lie inside its buffer."""
+    found: list[bytes] = _c.slices(*records) if NATIVE else reference.slices(records)
+    return found
+
+
+def gather(column: Array, index: Integers, out: Array) -> None:
+    """Copy the rows of `column` at `index` (int64) to `out`, contiguous and of their dtype and shape.
+
+    The dtype holds no objects. Raises IndexError, before anything is written, where an index is
+    outside range(len(column)).
+    """
+    index = np.ascontiguousarray(index, np.int64)
+    if not NATIVE or not _c.gather(column, index, out):
+        reference.gather(column, index, out)
+
+
+def examples(
+    records: Records,
+    crcs: Checksums | None,
+    names: tuple[bytes, ...],
+    kinds: bytes,
+    counts: Integers,
+    outs: tuple[Array | None, ...],
+    defaults: tuple[Buffer | Array | None, ...],
+    spans: Integers,
+) -> int:
+    """Parse `tf.train.Example` records; only where `NATIVE`.
+
+    Fields are named by `names`; `kinds` are the wire tags of their lists, `counts` how many values
+    each record has of them, -1 for any number. Numbers of a fixed count are written to their `outs`
+    (n, count). Of the others `spans` (int64, (fields, 3, n)) gets, for each record, where the list
+    begins and ends in its buffer, and how many values it has, or -1 for a fixed feature that is
+    missing; of bytes with a count of 1 it is where the value begins and ends. `defaults` are packed
+    numbers, or for bytes anything; a fixed feature without one must be in every record. With `crcs`
+    every frame is checked first, as by `check`.
+
+    Returns -1, or the first record that is damaged or is not understood: the parser in Python is to
+    be asked about it.
+    """
+    found = _c.examples(*records, crcs, names, kinds, counts, outs, defaults, spans)
+    return int(found)
+
+
+def values(kind: int, lists: Records, counts: Integers, out: Array) -> bool:
+    """All values of lists that `examples` found, one after the other; only where `NATIVE`.
+
+    `out` is float32 or int64, one for each value; or for bytes int64 (2, n): where each begins and
+    ends. Returns False where a list does not hold what it did.
+    """
+    return bool(_c.values(kind, *lists, counts, out))
+
+
+def feistel(index: Integers, length: int, key: int | Array) -> Integers:
+    """`playhead.plan.permutation`'s "feistel-1"; only where `NATIVE`.
+
+    `key` is one 64-bit int, or uint64[n]. Raises IndexError for a place outside range(length).
+    """
+    keys = key if isinstance(key, np.ndarray) else np.array([key & (1 << 64) - 1], np.uint64)
+    index = np.ascontiguousarray(index, np.int64)
+    out = np.empty(index.shape, np.int64)
+    _c.feistel(index, length, np.ascontiguousarray(keys, np.uint64), out)
+    return out

@@ -8,23 +8,49 @@ import pytest
 
 from playhead import Dataset
 from playhead.execution.ahead import Ahead
-from playhead.execution.threads import Threads, cores, nbytes
+from playhead.execution.ordered import Ordered
+from playhead.execution.pool import cores
+from playhead.execution.threads import ThreadPool
 from playhead.plan.block import Columns, Rows
-from playhead.plan.compute import Pace, attempt
+from playhead.plan.compute import Job, Pace, attempt, nbytes
 from playhead.plan.lock import Lock
+
+NODE = Dataset.range(1).node
+
+
+class Doing(Job):
+    """Calls `fn` on each item's list."""
+
+    def __init__(self, fn):
+        super().__init__(NODE)
+        object.__setattr__(self, "fn", fn)
+
+    def __call__(self, sent):
+        return self.fn(sent)
+
+
+class Span(list):
+    def singles(self):
+        return [Span([x]) for x in self] if len(self) > 1 else []
 
 
 @pytest.fixture
 def pool():
     pools = []
 
-    def make(*args, **options):
-        pools.append(Threads(*args, **options))
-        return pools[-1]
+    def make(workers, **options):
+        pools.append(ThreadPool(workers))
+        return Ordered(pools[-1], **options)
 
     yield make
     for made in pools:
         made.close()
+
+
+def results(compute, fn, items):
+    """fn(item) for each, in order, as a consumer of the read-ahead sees them."""
+    spans = (Span([item]) for item in items)
+    return (found for _, found in attempt(compute, Doing(lambda span: fn(*span)), spans))
 
 
 def no_threads(name, seconds=5.0):
@@ -36,11 +62,6 @@ def no_threads(name, seconds=5.0):
     return False
 
 
-class Span(list):
-    def slice(self, start, stop):
-        return Span(self[start:stop])
-
-
 # The pool
 
 
@@ -49,7 +70,7 @@ def test_results_come_in_order_though_they_are_ready_out_of_order(pool):
         time.sleep(0.02 if item % 4 == 0 else 0)
         return item * item
 
-    assert list(pool(4).ordered(work, range(30))) == [k * k for k in range(30)]
+    assert list(results(pool(4), work, range(30))) == [k * k for k in range(30)]
 
 
 def test_no_more_than_the_buffer_is_computed_ahead(pool):
@@ -61,12 +82,12 @@ def test_no_more_than_the_buffer_is_computed_ahead(pool):
             started.append(item)
         return item
 
-    results = pool(3, records=5).ordered(work, iter(range(100)))
+    found = results(pool(3, records=5), work, iter(range(100)))
     for k in range(20):
-        assert next(results) == k
+        assert next(found) == k
         time.sleep(0.005)
         assert len(started) <= k + 1 + 5
-    results.close()
+    found.close()
 
 
 def test_nothing_is_taken_before_it_is_asked_for(pool):
@@ -77,11 +98,11 @@ def test_nothing_is_taken_before_it_is_asked_for(pool):
             taken.append(k)
             yield k
 
-    results = pool(2).ordered(lambda x: x, items())
+    found = results(pool(2), lambda x: x, items())
     assert taken == []
-    next(results)
+    next(found)
     assert len(taken) <= 2 * 2 + 1
-    results.close()
+    found.close()
 
 
 def test_the_memory_of_what_waits_is_bounded_whatever_the_buffer(pool):
@@ -95,8 +116,8 @@ def test_the_memory_of_what_waits_is_bounded_whatever_the_buffer(pool):
             most = max(most, len(alive))
         return Rows([np.zeros(1000)])
 
-    results = pool(4, records=64, budget=3 * 8000).ordered(work, range(60))
-    for k, _ in enumerate(results):
+    found = results(pool(4, records=64, budget=3 * 8000), work, range(60))
+    for k, _ in enumerate(found):
         time.sleep(0.002)
         with lock:
             alive.discard(k)
@@ -112,20 +133,20 @@ def test_an_error_comes_in_its_turn_and_the_rest_is_not_begun(pool):
             raise KeyError(item)
         return item
 
-    results = pool(2, records=4).ordered(work, range(1000))
-    assert [next(results) for _ in range(5)] == [0, 1, 2, 3, 4]
+    found = results(pool(2, records=4), work, range(1000))
+    assert [next(found) for _ in range(5)] == [0, 1, 2, 3, 4]
     with pytest.raises(KeyError):
-        next(results)
+        next(found)
     time.sleep(0.02)
     assert len(started) < 20
 
 
 def test_closing_ends_the_threads(pool):
     made = pool(3)
-    results = made.ordered(lambda x: time.sleep(0.01) or x, range(1000))
-    next(results)
-    results.close()
-    made.close()
+    found = results(made, lambda x: time.sleep(0.01) or x, range(1000))
+    next(found)
+    found.close()
+    made.pool.close()
     assert no_threads("playhead_")
 
 
@@ -137,14 +158,14 @@ def test_an_item_that_fails_gives_its_elements_up_to_the_failing_one(pool):
 
     spans = [Span(range(k, k + 5)) for k in range(0, 30, 5)]
     for compute in (pool(3), pool(1, records=2)):
-        results, got = attempt(compute, work, spans), []
+        found, got = attempt(compute, Doing(work), spans), []
         while len(got) < 13:
-            item, result = next(results)
+            item, result = next(found)
             assert result == [10 * x for x in item]
             got += item
         assert got == list(range(13))
         with pytest.raises(ValueError, match="thirteen"):
-            next(results)
+            next(found)
 
 
 def test_the_pace_follows_the_time_an_element_takes():

@@ -308,3 +308,37 @@ def test_threads_may_read_at_once_with_few_files_open(tmp_path, monkeypatch):
     for order, block in zip(orders, blocks, strict=True):
         assert block.nest.tolist() == [records[k] for k in order]
     assert len(source.reader._maps) <= 2
+
+
+@pytest.mark.parametrize("at_once", [1, 2, 3, 64])
+def test_records_of_more_files_than_are_open_at_once_come_back_in_order(
+    tmp_path, monkeypatch, at_once
+):
+    monkeypatch.setattr(tfrecord, "_OPEN_FILES", 2)
+    monkeypatch.setattr(tfrecord, "_FILES_AT_ONCE", at_once)
+    records = examples(range(21))
+    paths = [write(tmp_path / str(k), records[3 * k : 3 * k + 3]) for k in range(7)]
+    index = np.random.default_rng(0).integers(0, 21, 50)
+    assert read(tfrecords(paths), index) == [records[k] for k in index]
+    block = tfrecords(paths, features={"x": FixedLenFeature((), np.int64)}).gather(index)
+    assert block.nest["x"].tolist() == index.tolist()
+    # Damage in one file of several is still named.
+    source = tfrecords(paths, features={"x": FixedLenFeature((), np.int64)})
+    with open(paths[5], "r+b") as file:
+        file.seek(20)
+        file.write(b"\xff")
+    with pytest.raises((CorruptRecord, SourceChanged)) as caught:
+        source.gather(index)
+    assert caught.value.file == paths[5]
+
+
+@pytest.mark.parametrize("at_once", [1, 64])
+def test_an_unparsable_record_among_several_files_is_named(tmp_path, monkeypatch, at_once):
+    monkeypatch.setattr(tfrecord, "_OPEN_FILES", 2)
+    monkeypatch.setattr(tfrecord, "_FILES_AT_ONCE", at_once)
+    paths = [write(tmp_path / name, examples([1, 2])) for name in "ab"]
+    paths.append(write(tmp_path / "c", [*examples([3]), b"\x0a\x05"]))
+    source = tfrecords(paths, features={"x": FixedLenFeature((), np.int64)})
+    with pytest.raises(UnparsableRecord) as caught:
+        source.gather(np.array([4, 0, 5, 2]))
+    assert (caught.value.file, caught.value.record) == (paths[2], 1)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from typing import Generic, TypeAlias, TypeVar
+
+from playhead.errors import ReadAheadTimeout
 
 Item = TypeVar("Item")
 Sizes: TypeAlias = tuple[int, int]
@@ -32,12 +35,22 @@ class _Queue(Generic[Item]):
 class Ahead(Generic[Item]):
     """Iterates `walk` in a thread, while what waits stays within `limits`; `sizes` measures an item.
 
-    Both are (elements, bytes). An item larger than the limits waits alone.
+    Both are (elements, bytes). An item larger than the limits waits alone. `timeout`: seconds
+    without a sign of life after which the walk is taken to hang; `alive` is when (`time.monotonic`) there was
+    one within it, though it gave no item.
     """
 
     def __init__(
-        self, walk: Generator[Item, None, None], sizes: Callable[[Item], Sizes], limits: Sizes
+        self,
+        walk: Generator[Item, None, None],
+        sizes: Callable[[Item], Sizes],
+        limits: Sizes,
+        timeout: float | None = None,
+        alive: Callable[[], float] = lambda: 0.0,
     ) -> None:
+        self._timeout = timeout
+        self._alive = alive
+        self.hangs = False
         self._queue: _Queue[Item] = _Queue(limits)
         self._thread = threading.Thread(
             target=_fill, args=(walk, sizes, self._queue), name="playhead-walk", daemon=True
@@ -51,8 +64,12 @@ class Ahead(Generic[Item]):
     def __next__(self) -> Item:
         queue = self._queue
         with queue.changed:
-            while not queue.items and not queue.finished:
-                queue.changed.wait()
+            began = time.monotonic()
+            while not queue.changed.wait_for(self._has_news, self._timeout):
+                assert self._timeout is not None
+                if time.monotonic() - max(began, self._alive()) > self._timeout:
+                    self.hangs = True
+                    raise self._hanging(self._timeout)
             if not queue.items:
                 if queue.error is not None:
                     raise queue.error
@@ -61,6 +78,17 @@ class Ahead(Generic[Item]):
             queue.held = (queue.held[0] - sizes[0], queue.held[1] - sizes[1])
             queue.changed.notify_all()
             return item
+
+    def _has_news(self) -> bool:
+        return bool(self._queue.items) or self._queue.finished
+
+    @staticmethod
+    def _hanging(timeout: float) -> ReadAheadTimeout:
+        return ReadAheadTimeout(
+            f"the walk gave no sign of life for {timeout:g} seconds",
+            help="its source hangs, or prefetch(timeout=...) is too short",
+            seconds=timeout,
+        )
 
     def close(self, wait: bool = True) -> None:
         """End the walk; `wait` for its thread."""

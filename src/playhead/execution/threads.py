@@ -1,139 +1,142 @@
-"""An ordered read-ahead over a pool of threads."""
+"""A pool of threads: numpy, TensorFlow and decoders leave Python's lock while they work."""
 
 from __future__ import annotations
 
-import os
+import atexit
+import threading
+import time
+import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, TypeVar
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
-from playhead.plan.block import Columns, Rows, leaves
-from playhead.plan.compute import Pace, Serial
-from playhead.plan.node import Node
+from playhead.execution.pool import cores
+from playhead.plan.block import aligned_empty
+from playhead.plan.compute import Job, Outcome, Result, perform
 from playhead.plan.prefetch import AUTOTUNE
 
-Item = TypeVar("Item")
-Result = TypeVar("Result")
+MOST_FOR_EACH_CORE = 16  # threads may wait for disks and networks instead of computing
+LEAVING = 2.0  # seconds that the interpreter's end waits for functions that still run
 
 
-class _Done:
-    """No item is left."""
+@dataclass(eq=False)
+class _Desk:
+    """What the threads share. They never hold the pool itself, so that it can be garbage."""
+
+    limit: int
+    tasks: deque[tuple[Future[Any], Job[Any, Any], Any]] = field(default_factory=deque)
+    changed: threading.Condition = field(default_factory=threading.Condition)
+    threads: list[threading.Thread] = field(default_factory=list)
+    waiting: int = 0
+    working: int = 0
+    closed: bool = False
 
 
-_DONE = _Done()
+class ThreadPool:
+    """`workers` threads, made as they are needed; `most` is how many AUTOTUNE may make of them."""
 
-BUDGET = 1 << 30  # bytes computed and not yet delivered
+    def __init__(self, workers: int = AUTOTUNE) -> None:
+        tuned = workers == AUTOTUNE
+        self.workers = cores() if tuned else workers
+        self.most = max(self.workers, MOST_FOR_EACH_CORE * cores()) if tuned else workers
+        self._desk = _Desk(self.workers)
+        self._finalizer = weakref.finalize(self, _stop, self._desk)
+        self._finalizer.atexit = False
+        _open.add(self._desk)
 
-
-def cores() -> int:
-    """The cores this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
-class Alone(Serial):
-    """Computes where it is walked, one call after the other, but in chunks: for a walk that runs ahead."""
-
-    def __init__(self, records: int | None) -> None:
-        self._records = records
-
-    def pace(self, node: Node) -> Pace:
-        return _pace(node, self._records, 1)
-
-
-def _pace(node: Node, records: int | None, workers: int) -> Pace:
-    most = max(1, 1024 // node.weight)
-    if records is not None:
-        most = max(1, min(most, records // (workers * node.weight)))
-    return Pace(most)
-
-
-class Threads:
-    """Computes in `workers` threads and yields in order, at most `records` records ahead.
-
-    `records` None: two chunks ahead for each worker. Whatever was asked for, what is held ahead stays
-    within about `budget` bytes, counted by the results seen so far.
-    """
-
-    def __init__(
-        self, workers: int = AUTOTUNE, records: int | None = None, budget: int = BUDGET
-    ) -> None:
-        self.workers = cores() if workers == AUTOTUNE else workers
-        self.records = records
-        self.budget = budget
-        self._pool = ThreadPoolExecutor(self.workers, thread_name_prefix="playhead")
-
-    def pace(self, node: Node) -> Pace:
-        return _pace(node, self.records, self.workers)
-
-    def ordered(
-        self, fn: Callable[[Item], Result], items: Iterable[Item], weight: int = 1
-    ) -> Iterator[Result]:
-        return self._run(fn, iter(items), 2 * self.workers + 1, weight)
-
-    def _run(
-        self, fn: Callable[[Item], Result], items: Iterator[Item], depth: int, weight: int
-    ) -> Iterator[Result]:
-        waiting: deque[tuple[Future[Result], int]] = deque()
-        ahead = 0
-        typical = 0.0  # bytes of a result
-        more = True
-        try:
-            while True:
-                while more and self._room(len(waiting), ahead, depth, typical):
-                    item = next(items, _DONE)
-                    if isinstance(item, _Done):
-                        more = False
-                        break
-                    size = weight * len(item) if hasattr(item, "__len__") else weight
-                    waiting.append((self._pool.submit(fn, item), size))
-                    ahead += size
-                if not waiting:
-                    return
-                future, size = waiting.popleft()
-                ahead -= size
-                result = future.result()
-                held = nbytes(result)
-                typical = held if not typical else 0.9 * typical + 0.1 * held
-                yield result
-        finally:
-            for future, _ in waiting:
+    def submit(self, job: Job[Any, Result], sent: Any) -> Future[Outcome[Result]]:
+        future: Future[Outcome[Result]] = Future()
+        desk = self._desk
+        with desk.changed:
+            if desk.closed:
                 future.cancel()
+                return future
+            desk.tasks.append((future, job, sent))
+            if desk.waiting >= len(desk.tasks):
+                desk.changed.notify()
+            elif len(desk.threads) < desk.limit:
+                name = f"playhead_{len(desk.threads)}"
+                thread = threading.Thread(target=_work, args=(desk,), name=name, daemon=True)
+                desk.threads.append(thread)
+                thread.start()
+        return future
 
-    def _room(self, tasks: int, ahead: int, depth: int, typical: float) -> bool:
-        if not tasks:
-            return True
-        if self.records is not None and ahead >= self.records:
-            return False
-        if not typical:
-            return tasks < self.workers  # nobody knows yet how large a result is
-        return tasks < depth and (tasks + 1) * typical <= self.budget
+    def in_doubt(self, job: Job[Any, Any]) -> bool:
+        return False  # a form is decided under a lock, and all threads see it
+
+    def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
+        return aligned_empty(shape, dtype)
+
+    def resize(self, workers: int) -> None:
+        """Let `workers` jobs run at once from now on; running ones are not interrupted."""
+        self.workers = max(1, min(workers, self.most))
+        with self._desk.changed:
+            self._desk.limit = self.workers
+            self._desk.changed.notify_all()
 
     def close(self, wait: bool = True) -> None:
-        """No new work; running chunks end, `wait` for them."""
-        self._pool.shutdown(wait=wait, cancel_futures=True)
+        self._finalizer()
+        if wait:
+            for thread in self._desk.threads:
+                if thread is not threading.current_thread():
+                    thread.join()
+
+    def abandon(self) -> None:
+        """Forget the threads, which a forked child does not have; their lock may never be free again."""
+        self._finalizer.detach()
+        _open.discard(self._desk)
 
 
-def nbytes(result: Any) -> int:
-    """About how many bytes a result holds."""
-    if isinstance(result, Columns):
-        return sum(_leaf_bytes(leaf) for leaf in leaves(result.nest))
-    if isinstance(result, Rows):
-        if not result.elements:
-            return 0
-        return len(result) * sum(_leaf_bytes(leaf) for leaf in leaves(result.elements[0]))
-    if isinstance(result, tuple):
-        return sum(nbytes(part) for part in result)
-    return 0
+def _work(desk: _Desk) -> None:
+    while True:
+        with desk.changed:
+            while not desk.closed and (not desk.tasks or desk.working >= desk.limit):
+                desk.waiting += 1
+                desk.changed.wait()
+                desk.waiting -= 1
+            if desk.closed:
+                return
+            future, job, sent = desk.tasks.popleft()
+            desk.working += 1
+        if future.set_running_or_notify_cancel():
+            try:
+                outcome = perform(job, sent)
+            except BaseException as error:
+                outcome = Outcome(error=error)
+            future.set_result(outcome)
+            del outcome
+        del future, job, sent
+        with desk.changed:
+            desk.working -= 1
+            if desk.tasks and desk.waiting and desk.working < desk.limit:
+                desk.changed.notify()
 
 
-def _leaf_bytes(leaf: Any) -> int:
-    if isinstance(leaf, np.ndarray):
-        if leaf.dtype == object and leaf.size:
-            return leaf.size * (_leaf_bytes(leaf.flat[0]) + 50)
-        return leaf.nbytes
-    return len(leaf) if isinstance(leaf, bytes | str) else 8
+def _stop(desk: _Desk) -> None:
+    with desk.changed:
+        desk.closed = True
+        left = list(desk.tasks)
+        desk.tasks.clear()
+        desk.changed.notify_all()
+    for future, _, _ in left:
+        future.cancel()
+
+
+_open: weakref.WeakSet[_Desk] = weakref.WeakSet()
+
+
+def _end() -> None:
+    """A daemon thread that outlives the interpreter may crash in a library: give it a moment to end."""
+    deadline = time.monotonic() + LEAVING
+    desks = list(_open)
+    for desk in desks:
+        _stop(desk)
+    for desk in desks:
+        for thread in desk.threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+
+
+atexit.register(_end)

@@ -124,6 +124,9 @@ def fit(
         validation = _validation(arguments.rest)
         try:
             restore = None
+            finished = found is not None and _finished(found[1], progress, arguments.epochs)
+            if not finished:
+                iterator.start()  # the first batches are computed while the model is restored or built
             if found is not None:
                 restore = _Restore(model, *found, override)
                 restore.first(feed)
@@ -133,7 +136,7 @@ def fit(
                 progress.logs = state.renamed(progress.logs, *names)
                 progress.history = state.renamed(progress.history, *names)
                 _require_unswapped(found[1], arguments.epochs)
-                if _finished(found[1], progress, arguments.epochs):
+                if finished:
                     restore.final()
                     _say(
                         arguments,

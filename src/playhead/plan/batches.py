@@ -24,7 +24,7 @@ from playhead.plan.block import (
 )
 from playhead.plan.compute import Chunk, Compute
 from playhead.plan.node import INFINITE, UNKNOWN, Node
-from playhead.plan.places import Cursor, Index, Located, Places, Record
+from playhead.plan.places import Cursor, Index, Keyed, Located, Places, Ready, Record
 
 READ_ALONE = 32  # elements from which a batch is read by itself, straight into memory of its own
 
@@ -46,6 +46,22 @@ class Grouped:
 
     def records(self) -> Iterator[Record]:
         return self.inner.records()
+
+
+def grouped(located: Located) -> Grouped:
+    """The batches among what was located of a node whose elements are made of batches."""
+    while isinstance(located, Keyed):
+        located = located.inner
+    assert isinstance(located, Grouped)
+    return located
+
+
+def with_elements(located: Located, block: Block) -> Located:
+    """The same batches, whose elements have been read: `block`."""
+    if isinstance(located, Keyed):
+        return Keyed(located.places, with_elements(located.inner, block))
+    assert isinstance(located, Grouped)
+    return Grouped(located.offsets, Ready(located.inner, block))
 
 
 @dataclass(frozen=True)
@@ -139,6 +155,10 @@ class Batch(Node):
         return self._batches(length)
 
     @cached_property
+    def batches(self) -> Node | None:
+        return self if self.seekable else None
+
+    @cached_property
     def weight(self) -> int:
         return self.size * self.parent.weight
 
@@ -196,18 +216,24 @@ class Batch(Node):
         bounds = list(itertools.pairwise(located.offsets.tolist()))
         if len(bounds) == 1 or self.size >= READ_ALONE:
             inner = located.inner
-            blocks = [self.parent.read(inner.slice(low, high)) for low, high in bounds]
+            blocks = [self._elements(inner.slice(low, high)) for low, high in bounds]
             return Rows([self._stacked(block) for block in blocks])
-        block = self.parent.read(located.inner)
+        block = self._elements(located.inner)
         parts = [block.slice(low, high) for low, high in bounds]
         return Rows([self._stacked(p.copied() if isinstance(p, Columns) else p) for p in parts])
 
+    def _elements(self, inner: Located) -> Block:
+        return inner.block if isinstance(inner, Ready) else self.parent.read(inner)
+
+    @property
+    def stacks_columns_as_they_are(self) -> bool:
+        """Whether elements that lie in columns are a batch already."""
+        return self.padding is None or self.padding.shapes is None
+
     def _stacked(self, block: Block) -> Any:
-        if self.padding is not None and not isinstance(block, Columns):
-            return self.padding.stack(block.rows())
-        if self.padding is not None and self.padding.shapes is not None:
-            return self.padding.stack(block.rows())
-        return block.stack()
+        if isinstance(block, Columns) and self.stacks_columns_as_they_are:
+            return block.stack()
+        return block.stack() if self.padding is None else self.padding.stack(block.rows())
 
     @property
     def countable(self) -> bool:

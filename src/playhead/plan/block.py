@@ -7,12 +7,14 @@ dtypes, else `Rows`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
 
+from playhead import kernels
 from playhead.errors import IntegerOverflow, UnequalElements
 
 Nest: TypeAlias = Any
@@ -60,9 +62,9 @@ def aligned_empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[An
     """An uninitialised C-contiguous array whose data starts at a multiple of 64 bytes."""
     if dtype.hasobject:
         return np.empty(shape, dtype)
-    size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+    size = math.prod(shape) * dtype.itemsize
     raw = np.empty(size + ALIGNMENT, np.uint8)
-    offset = -raw.ctypes.data % ALIGNMENT
+    offset = -raw.__array_interface__["data"][0] % ALIGNMENT
     return raw[offset : offset + size].view(dtype).reshape(shape)
 
 
@@ -109,13 +111,7 @@ def _as_leaf(value: Any) -> Any:
     if isinstance(value, bool):
         return np.bool_(value)
     if isinstance(value, int):
-        if value not in _INT32:
-            raise IntegerOverflow(
-                f"{value} does not fit int32, which a Python int becomes",
-                help=f"say the dtype outright: np.int64({value})",
-                value=value,
-            )
-        return np.int32(value)
+        return _as_int32(value)
     if isinstance(value, float):
         return np.float32(value)
     if isinstance(value, list):
@@ -125,8 +121,39 @@ def _as_leaf(value: Any) -> Any:
     return value
 
 
+def _as_int32(value: int) -> np.int32:
+    if value not in _INT32:
+        raise IntegerOverflow(
+            f"{value} does not fit int32, which a Python int becomes",
+            help=f"say the dtype outright: np.int64({value})",
+            value=value,
+        )
+    return np.int32(value)
+
+
+_NUMBERS: dict[type, Callable[[Any], Any]] = {int: _as_int32, float: np.float32, bool: np.bool_}
+_SCALARS = {str, bytes, *(np.dtype(code).type for code in np.typecodes["All"] if code not in "SUO")}
+
+
+def taken(value: Any) -> Element:
+    """`as_element` with a copy of each array: nobody else holds it, or writes to it later."""
+    kind = type(value)
+    if kind in _SCALARS:
+        return value
+    if kind in _NUMBERS:
+        return _NUMBERS[kind](value)
+    if kind is np.ndarray and value.ndim and value.dtype.kind not in "SU":
+        return value.copy()
+    if isinstance(value, dict):
+        return {key: taken(part) for key, part in value.items()}
+    if isinstance(value, tuple):
+        parts = [taken(part) for part in value]
+        return kind._make(parts) if hasattr(value, "_make") else tuple(parts)
+    return own(_as_leaf(value))
+
+
 def own(element: Element) -> Element:
-    """`element` with a copy of each array: nobody else holds it, or writes to it later."""
+    """`element` with a copy of each array."""
     return map_nest(_copied, element)
 
 
@@ -173,6 +200,20 @@ def _common(dtypes: set[np.dtype[Any]]) -> np.dtype[Any]:
     return np.result_type(*dtypes)
 
 
+def _unstacked(nest: Nest, length: int) -> list[Element]:
+    if isinstance(nest, dict):
+        columns = [_unstacked(part, length) for part in nest.values()]
+        if not columns:
+            return [{} for _ in range(length)]
+        return [dict(zip(nest, row, strict=True)) for row in zip(*columns, strict=True)]
+    if isinstance(nest, tuple):
+        if not nest:
+            return [nest] * length
+        rows = list(zip(*(_unstacked(part, length) for part in nest), strict=True))
+        return [type(nest)._make(row) for row in rows] if hasattr(nest, "_make") else rows
+    return list(nest)
+
+
 @dataclass(frozen=True, slots=True)
 class Columns:
     """n elements as a nest of arrays with a leading axis n.
@@ -188,7 +229,7 @@ class Columns:
 
     def rows(self) -> list[Element]:
         """The elements, one by one: views into the columns."""
-        return [map_nest(lambda column, k=k: column[k], self.nest) for k in range(self.length)]
+        return _unstacked(self.nest, self.length)
 
     def own_rows(self) -> list[Element]:
         """The elements for a consumer, who may keep one and drop the others."""
@@ -246,7 +287,7 @@ def gather(column: np.ndarray[Any, Any], index: np.ndarray[Any, Any]) -> np.ndar
     if column.dtype.hasobject:
         out[...] = column[index]
     else:
-        np.take(column, index, axis=0, out=out, mode="clip")
+        kernels.gather(column, index, out)
     return out
 
 
@@ -335,12 +376,12 @@ def _stack_leaves(values: Sequence[Any]) -> np.ndarray[Any, Any]:
     first = values[0]
     if isinstance(first, np.ndarray | np.generic):
         shape, dtype = first.shape, first.dtype
-        for position, value in enumerate(values):
-            if getattr(value, "shape", None) != shape or getattr(value, "dtype", None) != dtype:
-                raise _unequal("", _kind(first), _kind(value), position)
+        if not all_like(values, shape, dtype):
+            for position, value in enumerate(values):
+                if getattr(value, "shape", None) != shape or getattr(value, "dtype", None) != dtype:
+                    raise _unequal("", _kind(first), _kind(value), position)
         out = aligned_empty((len(values), *shape), dtype)
-        for position, value in enumerate(values):
-            out[position] = value
+        write_leaves(values, out)
         return out
     for position, value in enumerate(values):
         if isinstance(value, np.ndarray | np.generic | dict | tuple):
@@ -348,6 +389,30 @@ def _stack_leaves(values: Sequence[Any]) -> np.ndarray[Any, Any]:
         if isinstance(first, str | bytes) and type(value) is not type(first):
             raise _unequal("", _kind(first), _kind(value), position)
     return object_array(values)
+
+
+def all_like(values: Sequence[Any], shape: tuple[int, ...], dtype: np.dtype[Any]) -> bool:
+    """Whether all are arrays, or numpy scalars, of this shape and dtype."""
+    if not shape and dtype.kind in "biufc" and dtype.isnative:
+        return set(map(type, values)) == {dtype.type}
+    try:
+        return all(
+            value.shape == shape and (value.dtype is dtype or value.dtype == dtype)
+            for value in values
+        )
+    except AttributeError:
+        return False
+
+
+def write_leaves(values: Sequence[Any], out: np.ndarray[Any, Any]) -> None:
+    """Arrays or scalars, each like a row of `out`, into its rows."""
+    if out.ndim > 1 and out.size and not out.dtype.hasobject and out.flags.c_contiguous:
+        np.concatenate(values, out=out.reshape(-1, *out.shape[2:]))
+    elif out.ndim == 1 and not out.dtype.hasobject:
+        out[...] = values
+    else:
+        for position, value in enumerate(values):
+            out[position] = value
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,25 +1,95 @@
-"""Computing in order, for streams: what a walk is handed to compute with, and what it yields."""
+"""Computing in order, for streams: what a walk is handed to compute with, and what it yields.
+
+Work is named, not closed over: a `Job` is a node and what is done with it, an item is places or elements. So
+a pool of threads, of processes or of machines can do it, and each needs the plan only once.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar
 
-from playhead.plan.block import Block
+import numpy as np
+
+from playhead.errors import PlayheadWarning
+from playhead.plan.block import Block, Columns, Rows, leaves
 from playhead.plan.places import Cursor, Index, Places, Record
 
 if TYPE_CHECKING:
-    from playhead.plan.node import Node
+    from playhead.plan.node import Node, Piece, Span
 
-Sized = TypeVar("Sized", bound="Sliceable")
+
+class Work(Protocol):
+    """Some elements to be worked on; `len` counts them."""
+
+    def __len__(self) -> int: ...
+
+    def singles(self) -> Sequence[Self]:
+        """The same elements one by one; nothing where there is only one, or it cannot be cut."""
+        ...
+
+
+Item = TypeVar("Item", bound=Work)
 Result = TypeVar("Result")
 
 
-class Sliceable(Protocol):
-    def __len__(self) -> int: ...
-    def slice(self, start: int, stop: int) -> Self: ...
+@dataclass(frozen=True)
+class Job(ABC, Generic[Item, Result]):
+    """What is done to items: a node, and a function of it. Pure and thread-safe; it can be pickled."""
+
+    node: Node
+
+    def sent(self, item: Item) -> Any:
+        """What of an item the work needs: what travels to where it is done."""
+        return item
+
+    @abstractmethod
+    def __call__(self, sent: Any) -> Result: ...
+
+    def at_once(self, item: Item) -> bool:
+        """Whether doing it costs less than handing it to a worker."""
+        return False
+
+    def records(self, item: Item) -> Iterator[Record]:
+        """Where the item's elements come from, for messages."""
+        return iter(())
+
+    def explained(self, error: BaseException, item: Item) -> BaseException:
+        """An error that the work on `item` raised, with what only the coordinator knows of it."""
+        return error
+
+
+@dataclass(slots=True)
+class Outcome(Generic[Result]):
+    """What became of an item: its result, or the error; and what it took.
+
+    `seconds` on the clock, `cpu` seconds of a processor, `nbytes` about how much memory the result holds.
+    `forms` and `warned` come from other processes: which form each of the plan's functions took there, and
+    the warnings they gave.
+    """
+
+    result: Result | None = None
+    error: BaseException | None = None
+    seconds: float = 0.0
+    cpu: float = 0.0
+    nbytes: int = 0
+    forms: tuple[str | None, ...] = ()
+    warned: tuple[tuple[str, type[PlayheadWarning]], ...] = ()
+
+
+def perform(job: Job[Any, Result], sent: Any) -> Outcome[Result]:
+    """Do it, here and now. An exception becomes part of the outcome."""
+    began, worked = time.perf_counter(), time.thread_time()
+    result, error = None, None
+    try:
+        result = job(sent)
+    except Exception as raised:
+        error = raised
+    seconds, cpu = time.perf_counter() - began, time.thread_time() - worked
+    return Outcome(result, error, seconds, cpu, nbytes(result))
 
 
 class Pace:
@@ -32,8 +102,8 @@ class Pace:
         self.most = max(1, most)
 
     def report(self, count: int, seconds: float) -> None:
-        if count < self.size:
-            return
+        if 2 * count <= self.size:
+            return  # a rest: what it took says little
         ideal = count * self.TARGET_SECONDS / max(seconds, 1e-9)
         self.size = int(max(1, min(ideal, 2 * count, self.most)))
 
@@ -42,53 +112,43 @@ class Compute(Protocol):
     """What a stream is given to compute with: a pool, or the caller's own thread."""
 
     def ordered(
-        self, fn: Callable[[Sized], Result], items: Iterable[Sized], weight: int = 1
-    ) -> Iterator[Result]: ...
+        self, job: Job[Item, Result], items: Iterable[Item], *, weight: int = 1, after: bool = False
+    ) -> Iterator[tuple[Item, Outcome[Result]]]:
+        """Each item and its outcome, in order. An element weighs `weight` records.
+
+        `after`: the items are themselves computed, so getting one takes time.
+        """
+        ...
+
+    def read(self, node: Node, spans: Iterable[Span]) -> Iterator[tuple[Piece, Block]]:
+        """The elements of `spans` of a seekable node, in order."""
+        ...
 
     def pace(self, node: Node) -> Pace: ...
 
 
-class Serial:
-    """Everything in the caller's thread, nothing ahead of what is asked for."""
-
-    def ordered(
-        self, fn: Callable[[Sized], Result], items: Iterable[Sized], weight: int = 1
-    ) -> Iterator[Result]:
-        return map(fn, items)
-
-    def pace(self, node: Node) -> Pace:
-        return Pace(1 if node.user_code else 64 // node.weight)
-
-
 def attempt(
     compute: Compute,
-    fn: Callable[[Sized], Result],
-    items: Iterable[Sized],
+    job: Job[Item, Result],
+    items: Iterable[Item],
     pace: Pace | None = None,
+    *,
     weight: int = 1,
-) -> Iterator[tuple[Sized, Result]]:
-    """(item, fn(item)) in order. Where fn fails, the item's elements come one by one up to the failing one."""
-
-    def guarded(item: Sized) -> tuple[Sized, Result | None, Exception | None]:
-        began = time.perf_counter()
-        try:
-            result = fn(item)
-        except Exception as error:
-            return item, None, error
-        if pace is not None:
-            pace.report(len(item), time.perf_counter() - began)
-        return item, result, None
-
-    for item, result, error in compute.ordered(guarded, items, weight):
-        if error is None:
-            yield item, result  # type: ignore[misc]
-        elif len(item) == 1:
-            raise error
-        else:
-            for k in range(len(item)):
-                single = item.slice(k, k + 1)
-                yield single, fn(single)
-            raise error
+    after: bool = False,
+) -> Iterator[tuple[Item, Result]]:
+    """(item, result) in order. Where an item fails, its elements come one by one up to the failing one."""
+    for item, outcome in compute.ordered(job, items, weight=weight, after=after):
+        if outcome.error is None:
+            if pace is not None:
+                pace.report(len(item), outcome.seconds)
+            yield item, outcome.result  # type: ignore[misc]
+            continue
+        for single in item.singles():
+            for _, again in compute.ordered(job, [single], weight=weight):
+                if again.error is not None:
+                    raise job.explained(again.error, single)
+                yield single, again.result  # type: ignore[misc]
+        raise job.explained(outcome.error, item)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,5 +178,37 @@ class Chunk:
             None if self.records is None else self.records[start:stop],
         )
 
+    def singles(self) -> list[Chunk]:
+        return [self.slice(k, k + 1) for k in range(len(self))] if len(self) > 1 else []
+
     def with_block(self, block: Block) -> Chunk:
         return replace(self, block=block)
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What a function over a stream's elements needs of a chunk."""
+
+    block: Block
+    keys: Places
+
+
+def nbytes(result: Any) -> int:
+    """About how many bytes a result holds."""
+    if isinstance(result, Columns):
+        return sum(_leaf_bytes(leaf) for leaf in leaves(result.nest))
+    if isinstance(result, Rows):
+        if not result.elements:
+            return 0
+        return len(result) * sum(_leaf_bytes(leaf) for leaf in leaves(result.elements[0]))
+    if isinstance(result, tuple):
+        return sum(nbytes(part) for part in result)
+    return int(getattr(result, "nbytes", 0))
+
+
+def _leaf_bytes(leaf: Any) -> int:
+    if isinstance(leaf, np.ndarray):
+        if leaf.dtype == object and leaf.size:
+            return leaf.size * (_leaf_bytes(leaf.flat[0]) + 50)
+        return leaf.nbytes
+    return len(leaf) if isinstance(leaf, bytes | str) else 8

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 from typing import Any, ClassVar
 
 import numpy as np
 
+from playhead.errors import WorkerLost
 from playhead.plan import randomness
 from playhead.plan.block import ArraySpec, Block, Columns, Nest, Rows
-from playhead.plan.compute import Chunk, Compute, attempt
+from playhead.plan.compute import Chunk, Compute, Given, Job, Result, attempt
 from playhead.plan.functions import Randomness, UserFunction
 from playhead.plan.node import UNKNOWN, Node, Piece, as_chunk, ordinal, pieces
 from playhead.plan.places import Cursor, Index, Keyed, Located, Places, Record
@@ -42,26 +44,12 @@ class Map(Node):
 
     def apply(self, block: Block, places: Places, trace: Callable[[int], list[Record]]) -> Block:
         """The function on a block; an error gets a note that names the element and its records."""
-        block, error = self.attempted(block, places, trace)
-        if error is not None:
-            raise error
-        return block
-
-    def attempted(
-        self, block: Block, places: Places, trace: Callable[[int], list[Record]]
-    ) -> tuple[Block, Exception | None]:
-        """The function's results, or those before an element it failed on, and the error.
-
-        Nothing is called again to get them: a function may have changed its argument in place. Raises
-        where a block form failed as a whole and has no results.
-        """
         try:
-            return self.function(block, self.keys(places)), None
+            return self.function(block, self.keys(places))
         except Exception as error:
-            done = explained(error, self, len(block), places, trace)
-            if done is None:
-                raise
-            return Rows(done), error
+            error.__dict__.pop("playhead_done", None)
+            explain(error, self, len(block), places, trace)
+            raise
 
     def keys(self, places: Places) -> Randomness | None:
         return None
@@ -75,17 +63,55 @@ class Map(Node):
         return said
 
     def walk(self, cursor: Cursor, compute: Compute) -> Iterator[Chunk]:
-        def mapped(chunk: Chunk) -> tuple[Block, Exception | None]:
-            return self.attempted(chunk.block, chunk.keys, chunk.trace)
-
+        chunks = self.parent.open(cursor, compute)
         for chunk, (block, error) in attempt(
-            compute, mapped, self.parent.open(cursor, compute), weight=self.weight
+            compute, Applying(self), chunks, weight=self.weight, after=True
         ):
             if error is None:
                 yield chunk.with_block(block)
             else:
                 yield chunk.slice(0, len(block)).with_block(block)
-                raise error
+                raise explain(error, self, len(chunk), chunk.keys, chunk.trace)
+
+
+class OnChunks(Job[Chunk, Result]):
+    """Calls a node's function on the elements of a stream."""
+
+    node: Map | Filter
+
+    def sent(self, item: Chunk) -> Given:
+        return Given(item.block, item.keys)
+
+    def explained(self, error: BaseException, item: Chunk) -> BaseException:
+        if isinstance(
+            error, WorkerLost
+        ):  # which could not know: chunks leave their sources at home
+            made = "; ".join(str(record) for record in islice(self.records(item), 3))
+            error.add_note(f"playhead: it worked on {len(item)} element(s) made from {made}")
+        return explain(error, self.node, len(item), item.keys, item.trace)
+
+    def records(self, item: Chunk) -> Iterator[Record]:
+        for k in range(len(item)):
+            yield from item.trace(k)
+
+
+class Applying(OnChunks[tuple[Block, Exception | None]]):
+    """A map's results, or those before an element it failed on, and the error.
+
+    Nothing is called again to get them: a function may have changed its argument in place. Raises where a
+    block form failed as a whole and has no results.
+    """
+
+    node: Map
+
+    def __call__(self, sent: Given) -> tuple[Block, Exception | None]:
+        try:
+            return self.node.function(sent.block, self.node.keys(sent.keys)), None
+        except Exception as error:
+            done: list[Any] | None = error.__dict__.pop("playhead_done", None)
+            if done is None:
+                raise
+            return Rows(done), error
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,22 +138,21 @@ class RandomMap(Map):
         return said
 
 
-def explained(
-    error: Exception,
+def explain(
+    error: BaseException,
     node: Map | Filter,
     size: int,
     places: Places,
     trace: Callable[[int], list[Record]],
-) -> list[Any] | None:
-    """Note on an error in a block of `size` which element it came from. Returns the results before it."""
+) -> BaseException:
+    """The error of a block of `size` elements, with a note on which of them it came from."""
     position = error.__dict__.pop("playhead_element", 0 if size == 1 else None)
-    done: list[Any] | None = error.__dict__.pop("playhead_done", None)
     if position is not None:
         note(error, node, places.at(position), trace(position))
-    return done
+    return error
 
 
-def note(error: Exception, node: Node, place: tuple[int, int], records: list[Record]) -> None:
+def note(error: BaseException, node: Node, place: tuple[int, int], records: list[Record]) -> None:
     """Say in which operation and on which element an error arose."""
     function = getattr(node, "function", None)
     name = f"({function.name})" if function is not None else ""
@@ -173,46 +198,36 @@ class Filter(Node):
             yield from self._over_places(cursor, compute)
             return
 
-        def kept(chunk: Chunk) -> tuple[Block, Index]:
-            return chunk.block, self._chosen(chunk.block, chunk.keys, chunk.trace)
-
-        for chunk, (block, chosen) in attempt(
-            compute, kept, self.parent.open(cursor, compute), weight=self.weight
+        chunks = self.parent.open(cursor, compute)
+        for chunk, chosen in attempt(
+            compute, Testing(self), chunks, weight=self.weight, after=True
         ):
-            yield _kept(chunk.with_block(block), chosen)
+            yield _kept(chunk, chosen)
 
     def _over_places(self, cursor: Cursor, compute: Compute) -> Iterator[Chunk]:
         """Over a seekable parent, reading and testing both happen in the pool."""
         epoch, index = cursor
         pace = compute.pace(self)
-
-        def kept(piece: Piece) -> tuple[Block, Index]:
-            block = self.parent.read(piece.located)
-
-            def trace(k: int) -> list[Record]:
-                return list(piece.located.slice(k, k + 1).records())
-
-            return block, self._chosen(block, piece.places, trace)
-
-        spans = [(epoch, index, self.parent.length_at(epoch))]
-        items = pieces(self.parent, spans, lambda: pace.size)
-        for piece, (block, chosen) in attempt(compute, kept, items, pace, self.weight):
+        span = (epoch, index, self.parent.length_at(epoch))
+        found = pieces(self.parent, [span], lambda: pace.size)
+        for piece, (block, chosen) in attempt(
+            compute, ReadingAndTesting(self), found, pace, weight=self.weight
+        ):
             yield _kept(as_chunk(self.parent, piece, block), chosen)
 
-    def _chosen(self, block: Block, places: Places, trace: Callable[[int], list[Record]]) -> Index:
+    def chosen(self, block: Block) -> Index:
+        """The positions of the elements for which the function is true, ascending."""
         try:
             result = self.function(block)
-            if isinstance(result, Columns):
-                found = result.nest
-                if not isinstance(found, np.ndarray) or found.dtype != bool or found.ndim != 1:
-                    self._truth(result.slice(0, 1).rows()[0])
-                return np.flatnonzero(found)
-            return np.array(
-                [k for k, row in enumerate(result.rows()) if self._truth(row)], np.int64
-            )
         except Exception as error:
-            explained(error, self, len(block), places, trace)
+            error.__dict__.pop("playhead_done", None)
             raise
+        if isinstance(result, Columns):
+            found = result.nest
+            if not isinstance(found, np.ndarray) or found.dtype != bool or found.ndim != 1:
+                self._truth(result.slice(0, 1).rows()[0])
+            return np.flatnonzero(found)
+        return np.array([k for k, row in enumerate(result.rows()) if self._truth(row)], np.int64)
 
     def _truth(self, row: Any) -> bool:
         if not isinstance(row, bool | np.bool_):
@@ -220,6 +235,38 @@ class Filter(Node):
                 f"filter({self.function.name}) must return one bool per element, not {row!r}"
             )
         return bool(row)
+
+
+class Testing(OnChunks[Index]):
+    """Which elements of a stream a filter keeps."""
+
+    node: Filter
+
+    def __call__(self, sent: Given) -> Index:
+        return self.node.chosen(sent.block)
+
+
+class ReadingAndTesting(Job[Piece, tuple[Block, Index]]):
+    """Elements of a filter's seekable parent, and which of them it keeps."""
+
+    node: Filter
+
+    def __call__(self, sent: Piece) -> tuple[Block, Index]:
+        block = self.node.parent.read(sent.located)
+        try:
+            return block, self.node.chosen(block)
+        except Exception as error:
+            explain(
+                error,
+                self.node,
+                len(block),
+                sent.places,
+                lambda k: list(sent.located.slice(k, k + 1).records()),
+            )
+            raise
+
+    def records(self, item: Piece) -> Iterator[Record]:
+        return item.located.records()
 
 
 def _kept(chunk: Chunk, chosen: Index) -> Chunk:

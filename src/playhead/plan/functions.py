@@ -21,7 +21,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from playhead.errors import FormError, GlobalRandomness, UnrepeatableFunction, warn
-from playhead.plan.block import Block, Element, Nest, Rows, as_element, leaves, own
+from playhead.plan.block import Block, Element, Nest, Rows, leaves, taken
 from playhead.plan.lock import Lock
 from playhead.plan.places import Places
 from playhead.plan.randomness import Draws
@@ -69,7 +69,8 @@ class UserFunction:
         self.op = op
         self.where = where
         self.name = function_name(fn)
-        self.decided: str | None = "python" if form == "python" else None
+        self.decided: str | None = None if form == "auto" else form
+        self._told = form
         self._run: Callable[[Block, Randomness | None], Block] | None = None
         self._spec: Nest | None = None
         self._to_watch = WATCHED
@@ -81,12 +82,17 @@ class UserFunction:
         with self._deciding:
             if form not in self._in_forms:
                 told = UserFunction(self.fn, form=form, op=self.op, where=self.where)
-                told.decided = form
                 self._in_forms[form] = told
             return self._in_forms[form]
 
+    def tell(self, form: str) -> None:
+        """Let it take the form that it took in another process, unless it has taken one already."""
+        with self._deciding:
+            if self.decided is None:
+                self.decided = self._told = form
+
     def __getstate__(self) -> dict[str, Any]:
-        decided = "python" if self.form == "python" else None
+        decided = None if self._told == "auto" else self._told
         return self.__dict__ | {"_run": None, "_spec": None, "_in_forms": {}, "decided": decided}
 
     @functools.cached_property
@@ -117,7 +123,7 @@ class UserFunction:
 
         A function is called once for each element, this one too: it may change its argument in place.
         """
-        form, built = self.form, None
+        form, built = self._told, None
         first: list[Element] = []
         one, here = block.slice(0, 1), None if randomness is None else randomness.slice(0, 1)
         if form == "auto":
@@ -155,7 +161,7 @@ class UserFunction:
         for form, (framework, _) in FORMS.items():
             if _is_of(framework, result):
                 return form, [], None
-        return "python", [own(as_element(result))], None
+        return "python", [taken(result)], None
 
     def _fitting(self, form: str, one: Block, randomness: Randomness | None) -> BlockForm | None:
         """The block form of a function that Python values broke, where it runs on a framework's."""
@@ -178,7 +184,7 @@ class UserFunction:
         try:
             result = self.fn(*arguments)
         except StopIteration as error:
-            raise RuntimeError(f"{self.name} raised StopIteration") from error
+            raise self._stopped(error) from error
         if watch is not None:
             self._to_watch = 0 if watch.warn(self) else self._to_watch - 1
         return result
@@ -187,16 +193,25 @@ class UserFunction:
         self, block: Block, randomness: Randomness | None, known: Sequence[Element] = ()
     ) -> Block:
         draws = None if randomness is None else Draws(randomness.wide)
-        results = list(known)
-        for k, element in enumerate(block.rows()):
-            if k < len(known):
-                continue
-            try:
-                results.append(own(as_element(self._call(element, draws, randomness, k))))
-            except Exception as error:
-                _mark(error, k, results)
-                raise
+        results, fn, rows = list(known), self.fn, block.rows()
+        try:
+            while len(results) < len(rows) and (draws is not None or self._to_watch > 0):
+                k = len(results)
+                results.append(taken(self._call(rows[k], draws, randomness, k)))
+            for row in rows[len(results) :]:
+                results.append(taken(fn(*row) if isinstance(row, tuple) else fn(row)))
+        except Exception as error:
+            _mark(error, len(results), results)
+            if isinstance(error, StopIteration):
+                raise self._stopped(error) from error
+            raise
         return Rows(results)
+
+    def _stopped(self, error: StopIteration) -> RuntimeError:
+        """What a StopIteration becomes, which would end the walk in silence."""
+        became = RuntimeError(f"{self.name} raised StopIteration")
+        became.__dict__.update(error.__dict__)
+        return became
 
 
 def _mark(error: Exception, position: int, done: list[Element]) -> None:

@@ -11,13 +11,14 @@ from abc import ABC
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 
 from playhead.errors import PipelineError
 from playhead.plan.block import Block, Nest, spec_of
-from playhead.plan.compute import Chunk, Compute, Pace, Serial, attempt
+from playhead.plan.compute import Chunk, Compute, Job, Outcome, Pace, Result, attempt, perform
+from playhead.plan.compute import Item as Item
 from playhead.plan.places import (
     Cursor,
     Index,
@@ -73,6 +74,11 @@ class Node(ABC):
     def user_code(self) -> bool:
         """Whether reading an element calls a function of the user's."""
         return self.runs_user_code or any(parent.user_code for parent in self.parents)
+
+    @cached_property
+    def batches(self) -> Node | None:
+        """The batches that this node's elements are, or are made of one by one: they can be read in parts."""
+        return self.parent.batches if len(self.parents) == 1 and self.seekable else None
 
     @cached_property
     def weight(self) -> int:
@@ -142,12 +148,8 @@ class Node(ABC):
         if not self.seekable:
             return self.walk(cursor, compute)
         epoch, index = cursor
-        return (
-            as_chunk(self, piece, block)
-            for piece, block in walk_places(
-                self, [(epoch, index, self.length_at(epoch))], compute, compute.pace(self)
-            )
-        )
+        span = (epoch, index, self.length_at(epoch))
+        return (as_chunk(self, piece, block) for piece, block in compute.read(self, [span]))
 
     def start_stream(self, epoch: int) -> Cursor:
         return self.parent.start(epoch)
@@ -194,6 +196,10 @@ class Source(Node):
         return None
 
 
+# (epoch, from, to); None: endless
+Span: TypeAlias = tuple[int, int, int | None]
+
+
 @dataclass(frozen=True, slots=True)
 class Piece:
     """Consecutive elements of one epoch of a seekable node, from `start`, located."""
@@ -208,17 +214,20 @@ class Piece:
     def slice(self, start: int, stop: int) -> Piece:
         return Piece(self.epoch, self.start + start, self.located.slice(start, stop))
 
+    def singles(self) -> list[Piece]:
+        return [self.slice(k, k + 1) for k in range(len(self))] if len(self) > 1 else []
+
     @property
     def places(self) -> Places:
         return Places(self.epoch, np.arange(self.start, self.start + len(self), dtype=np.int64))
 
 
-def as_chunk(node: Node, piece: Piece, block: Block) -> Chunk:
-    """A piece that was read, as a chunk of a stream whose cursor is a place."""
+def as_chunk(node: Node, piece: Piece, block: Block, counted: bool = True) -> Chunk:
+    """A piece that was read, as a chunk of a stream whose cursor is a place; its records `counted`."""
     epoch, start, located = piece.epoch, piece.start, piece.located
 
     def records() -> Index | None:
-        if node.weight == 1 or not node.countable:
+        if not counted or node.weight == 1 or not node.countable:
             return None
         counts = [node.count_records(start + j) for j in range(len(piece) + 1)]
         return np.asarray(counts[1:], np.int64) - np.asarray(counts[:-1], np.int64)
@@ -232,10 +241,8 @@ def as_chunk(node: Node, piece: Piece, block: Block) -> Chunk:
     )
 
 
-def pieces(
-    node: Node, spans: Iterable[tuple[int, int, int | None]], size: Callable[[], int]
-) -> Iterator[Piece]:
-    """The elements of `spans` (epoch, from, to) in pieces of `size()` elements.
+def pieces(node: Node, spans: Iterable[Span], size: Callable[[], int]) -> Iterator[Piece]:
+    """The elements of `spans` in pieces of `size()` elements.
 
     Places are located in windows that grow to 64k records, so that the first is quick and the rest cost a
     slice.
@@ -255,15 +262,38 @@ def pieces(
             width = min(width * 4, most)
 
 
+class Reading(Job[Piece, Block]):
+    """Reads what was located of a node."""
+
+    def __call__(self, sent: Piece) -> Block:
+        return self.node.read(sent.located)
+
+    def records(self, item: Piece) -> Iterator[Record]:
+        return item.located.records()
+
+
 def walk_places(
-    node: Node, spans: Iterable[tuple[int, int, int | None]], compute: Compute, pace: Pace
+    node: Node, spans: Iterable[Span], compute: Compute
 ) -> Iterator[tuple[Piece, Block]]:
-    """The elements of `spans` (epoch, from, to) of a seekable node, read in order."""
+    """The elements of `spans` of a seekable node, read in order, whole elements at a time."""
+    pace = compute.pace(node)
+    found = pieces(node, spans, lambda: pace.size)
+    return attempt(compute, Reading(node), found, pace, weight=node.weight)
 
-    def read(piece: Piece) -> Block:
-        return node.read(piece.located)
 
-    return attempt(compute, read, pieces(node, spans, lambda: pace.size), pace, node.weight)
+class Serial:
+    """Everything in the caller's thread, nothing ahead of what is asked for."""
+
+    def ordered(
+        self, job: Job[Item, Result], items: Iterable[Item], *, weight: int = 1, after: bool = False
+    ) -> Iterator[tuple[Item, Outcome[Result]]]:
+        return ((item, perform(job, job.sent(item))) for item in items)
+
+    def read(self, node: Node, spans: Iterable[Span]) -> Iterator[tuple[Piece, Block]]:
+        return walk_places(node, spans, self)
+
+    def pace(self, node: Node) -> Pace:
+        return Pace(1 if node.user_code else 64 // node.weight)
 
 
 def ordinal(node: Node) -> int:

@@ -26,6 +26,8 @@ from math import isqrt
 import numpy as np
 from numpy.typing import NDArray
 
+from playhead import kernels
+
 GOLDEN = 0x9E3779B97F4A7C15
 """2**64 divided by the golden ratio: the step of splitmix64."""
 
@@ -219,6 +221,13 @@ def _widths(length: int) -> tuple[int, int]:
 
 
 def _feistel(
+    index: NDArray[np.int64], length: int, key: int | NDArray[np.uint64]
+) -> NDArray[np.int64]:
+    made = kernels.feistel if kernels.NATIVE else _feistel_in_numpy
+    return made(index, length, key)
+
+
+def _feistel_in_numpy(
     index: NDArray[np.int64], length: int, key: int | NDArray[np.uint64]
 ) -> NDArray[np.int64]:
     widths = _widths(length)

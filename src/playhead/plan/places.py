@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 import numpy as np
 
 if TYPE_CHECKING:
+    from playhead.plan.block import Block
     from playhead.plan.node import Source
 
 Cursor: TypeAlias = Any
@@ -102,6 +103,23 @@ class Keyed:
 
     def slice(self, start: int, stop: int) -> Keyed:
         return Keyed(self.places.slice(start, stop), self.inner.slice(start, stop))
+
+    def records(self) -> Iterator[Record]:
+        return self.inner.records()
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """Located elements that have been read already: `block` holds them."""
+
+    inner: Located
+    block: Block
+
+    def __len__(self) -> int:
+        return len(self.block)
+
+    def slice(self, start: int, stop: int) -> Ready:
+        return Ready(self.inner.slice(start, stop), self.block.slice(start, stop))
 
     def records(self) -> Iterator[Record]:
         return self.inner.records()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal, TypeAlias
 
 from playhead.plan.block import Nest
 from playhead.plan.compute import Chunk, Compute
@@ -12,11 +12,14 @@ from playhead.plan.node import Node
 from playhead.plan.places import Cursor, Located, Places
 
 AUTOTUNE = -1
+Where: TypeAlias = Literal["threads", "processes", "ray"]
 
 
 @dataclass(frozen=True, eq=False)
 class Prefetch(Node):
-    """Up to `buffer_size` elements ahead, computed by `workers` threads; AUTOTUNE (-1) chooses.
+    """Up to `buffer_size` elements ahead, computed by `workers` at once; AUTOTUNE (-1) chooses.
+
+    `on` says what the workers are, `timeout` how many seconds a task may take.
 
     Transparent to places, cursors and the description: the iterator looks for the outermost one.
     """
@@ -25,6 +28,8 @@ class Prefetch(Node):
 
     buffer_size: int
     workers: int
+    on: Where = "threads"
+    timeout: float | None = None
 
     def describe(self) -> dict[str, Any] | None:
         return None

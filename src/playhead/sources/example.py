@@ -17,28 +17,19 @@ packed runs, or a run cut short, tf.io silently keeps the first part; here that 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from playhead import kernels
-from playhead.errors import PipelineError, UnparsableRecord
+from playhead.errors import PipelineError
+from playhead.kernels import Records
 from playhead.plan.block import ArraySpec, Block, Columns, Nest, Rows, aligned_empty, object_array
-
-Array: TypeAlias = np.ndarray[Any, Any]
-Kind: TypeAlias = int
-
-BYTES, FLOAT, INT64 = 0x0A, 0x12, 0x1A
-_NAMES = {BYTES: "bytes", FLOAT: "float32", INT64: "int64"}
-_DTYPES: dict[Kind, Any] = {
-    BYTES: np.dtype(object),
-    FLOAT: np.dtype(np.float32),
-    INT64: np.dtype(np.int64),
-}
-# The wire tag of one value that stands alone in its list.
-_ALONE = {BYTES: 0x0A, FLOAT: 0x0D, INT64: 0x08}
+from playhead.reference import Checksums, Integers
+from playhead.sources import wire
+from playhead.sources.wire import BYTES, DTYPES, FLOAT, INT64, NAMES, Array, Field, Kind
 
 
 @dataclass(frozen=True)
@@ -69,20 +60,6 @@ def parse(records: Sequence[bytes], features: Mapping[str, Feature | Any]) -> Bl
     return Parser(features).parse(records)
 
 
-@dataclass(frozen=True, slots=True)
-class _Field:
-    """One feature, ready to parse; `shape` is None where the number of values varies."""
-
-    name: str
-    kind: Kind
-    shape: tuple[int, ...] | None
-    default: Any
-
-    @property
-    def count(self) -> int:
-        return int(np.prod(self.shape or (), dtype=np.int64))
-
-
 class Parser:
     """Parses Examples into the features named by a dict.
 
@@ -95,7 +72,11 @@ class Parser:
 
     def __init__(self, features: Mapping[str, Feature | Any]) -> None:
         self.fields = tuple(_field(name, feature) for name, feature in features.items())
-        self._slots = {f.name.encode(): slot for slot, f in enumerate(self.fields)}
+        self._names = tuple(f.name.encode() for f in self.fields)
+        self._kinds = bytes(f.kind for f in self.fields)
+        counts = [-1 if f.shape is None else f.count for f in self.fields]
+        self._counts = np.array(counts, np.int64)
+        self._defaults = tuple(_as_values(f) for f in self.fields)
 
     @property
     def digest(self) -> str:
@@ -108,7 +89,7 @@ class Parser:
         return {
             f.name: ArraySpec(
                 (None,) if f.shape is None else f.shape,
-                bytes if f.kind == BYTES else _DTYPES[f.kind],
+                bytes if f.kind == BYTES else DTYPES[f.kind],
             )
             for f in self.fields
         }
@@ -121,263 +102,101 @@ class Parser:
         Raises `UnparsableRecord` with `position` (in `records`), `key` (None where the record is no
         Example) and `reason`.
         """
-        columns: list[list[Any]] = [[] for _ in self.fields]
-        for position, data in enumerate(records):
-            try:
-                self._split(data, columns)
-            except _Malformed as error:
-                raise _unparsable(position, error.key, error.reason) from None
-        made = {
-            f.name: _fixed(f, column) if f.shape is not None else _varying(f, column)
-            for f, column in zip(self.fields, columns, strict=True)
-        }
-        if all(f.shape is not None for f in self.fields):
-            return Columns(made, len(records))
-        return Rows([{name: made[name][k] for name in made} for k in range(len(records))])
+        if kernels.NATIVE:
+            count = len(records)
+            stops = np.fromiter(map(len, records), np.int64, count)
+            whole = Records(
+                records, np.arange(count, dtype=np.int64), np.zeros(count, np.int64), stops
+            )
+            block = self.parse_parts(whole)
+            if block is not None:
+                return block
+        return self._block(wire.parse(self.fields, records), len(records))
 
-    def _split(self, data: bytes, columns: list[list[Any]]) -> None:
-        """Append what one record holds of each field to its column, as its list's packed bytes."""
-        spans: list[tuple[int, int] | None] = [None] * len(self.fields)
-        try:
-            simple = self._spans(data, spans)
-        except IndexError:
-            simple = False
-        if not simple:
-            spans = self._spans_of_any(data)
-        for field, span, column in zip(self.fields, spans, columns, strict=True):
-            if span is not None:
-                try:
-                    value = _values(data, *span, field.kind)
-                except _Malformed as error:
-                    error.key = field.name
-                    raise
-            elif field.default is not None:
-                value = field.default
-            else:
-                reason = f"feature {field.name!r} is missing, and has no default_value"
-                raise _Malformed(reason, field.name)
-            column.append(value)
+    def parse_parts(self, records: Records, crcs: Checksums | None = None) -> Block | None:
+        """What `parse` returns, for records as parts of buffers, by the C kernels: only with
+        `kernels.NATIVE`.
 
-    def _spans(self, data: bytes, spans: list[tuple[int, int] | None]) -> bool:
-        """Where each field's Feature lies, in a record written the usual way; False if it was not.
-
-        May look at bytes behind the part it reads, but answers only if every part ends where it
-        should.
+        With `crcs` (uint32[n]) the frames around the records are checked too. None where a record
+        is damaged or wrong: to read them and `parse` them says what it is.
         """
-        slots, size = self._slots, len(data)
-        if not size:
-            return True
-        if data[0] != 0x0A:
-            return False
-        end, position = _varint(data, 1, size)
-        if position + end != size:
-            return False
-        while position < size:
-            if data[position] != 0x0A:
-                return False
-            length = data[position + 1]
-            position += 2
-            if length > 127:
-                length, position = _varint(data, position - 1, size)
-            stop = position + length
-            name_end = position + 2 + data[position + 1]
-            if data[position] != 0x0A or data[position + 1] > 127 or data[name_end] != 0x12:
-                return False
-            length = data[name_end + 1]
-            value = name_end + 2
-            if length > 127:
-                length, value = _varint(data, value - 1, size)
-            if value + length != stop or stop > size:
-                return False
-            if length:
-                slot = slots.get(data[position + 2 : name_end])
-                if slot is not None:
-                    spans[slot] = (value, stop)
-            position = stop
-        return True
-
-    def _spans_of_any(self, data: bytes) -> list[tuple[int, int] | None]:
-        """Where each field's Feature lies, in any record; raises `_Malformed`."""
-        spans: list[tuple[int, int] | None] = [None] * len(self.fields)
-        for tag, start, stop in _wire(data, 0, len(data)):
-            if tag != 0x0A:
-                continue
-            for inner, begin, end in _wire(data, start, stop):
-                if inner != 0x0A:
-                    continue
-                entry = [part for part in _wire(data, begin, end) if part[0] in (0x0A, 0x12)]
-                if sorted(part[0] for part in entry) != [0x0A, 0x12]:
-                    raise _Malformed(
-                        "an entry of the Example does not have one name and one feature"
-                    )
-                (_, name, name_end), (_, value, value_end) = sorted(entry)
-                slot = self._slots.get(data[name:name_end])
-                if slot is not None and value < value_end:
-                    spans[slot] = (value, value_end)
-        return spans
-
-
-class _Malformed(Exception):
-    def __init__(self, reason: str, key: str | None = None) -> None:
-        super().__init__(reason)
-        self.reason = reason
-        self.key = key
-
-
-def _unparsable(position: int, key: str | None, reason: str) -> UnparsableRecord:
-    return UnparsableRecord(
-        f"record at position {position}: {reason}",
-        help="compare `features` with what the writer of these records put into them",
-        position=position,
-        key=key,
-        reason=reason,
-    )
-
-
-def _varint(data: bytes, position: int, stop: int) -> tuple[int, int]:
-    value = shift = 0
-    while position < stop and shift < 70:
-        byte = data[position]
-        position += 1
-        value |= (byte & 127) << shift
-        if byte < 128:
-            return value & 0xFFFFFFFFFFFFFFFF, position
-        shift += 7
-    raise _Malformed("is not a tf.train.Example: a number is cut short or too long")
-
-
-def _wire(data: bytes, position: int, stop: int) -> Iterator[tuple[int, int, int]]:
-    """(tag, start, end) of each field of a message; end is inside the message, or `_Malformed` is
-    raised.
-    """
-    while position < stop:
-        tag, start = _varint(data, position, stop)
-        if start - position > 1 and data[start - 1] == 0:
-            raise _Malformed("is not a tf.train.Example: a tag has superfluous bytes")
-        kind = tag & 7
-        if kind == 2:
-            length, start = _varint(data, start, stop)
-            position = start + length
-        elif kind == 0:
-            _, position = _varint(data, start, stop)
-        elif kind in (1, 5):
-            position = start + (8 if kind == 1 else 4)
-        else:
-            raise _Malformed(f"is not a tf.train.Example: wire type {kind}")
-        if position > stop:
-            raise _Malformed("is not a tf.train.Example: a part reaches beyond the end")
-        yield tag, start, position
-
-
-def _values(data: bytes, start: int, stop: int, kind: Kind) -> Any:
-    """The values of one Feature: packed bytes for numbers, a list of bytes for bytes."""
-    try:
-        if data[start] == kind:
-            length = data[start + 1]
-            position = start + 2
-            if length > 127:
-                length, position = _varint(data, start + 1, stop)
-            if length and position + length == stop and data[position] == 0x0A:
-                length = data[position + 1]
-                begin = position + 2
-                if length > 127:
-                    length, begin = _varint(data, position + 1, stop)
-                if begin + length == stop:
-                    return [data[begin:stop]] if kind == BYTES else data[begin:stop]
-    except IndexError:
-        pass
-    return _values_of_any(data, start, stop, kind)
-
-
-def _values_of_any(data: bytes, start: int, stop: int, kind: Kind) -> Any:
-    lists = [part for part in _wire(data, start, stop) if part[0] in _NAMES]
-    if len(lists) != 1:
-        raise _Malformed(
-            "a feature holds no list" if not lists else "a feature holds several lists"
+        size = len(records.which)
+        outs = tuple(
+            None
+            if f.kind == BYTES or f.shape is None
+            else aligned_empty((size, *f.shape), DTYPES[f.kind])
+            for f in self.fields
         )
-    tag, start, stop = lists[0]
-    if tag != kind:
-        raise _Malformed(f"a feature holds {_NAMES[tag]}, and {_NAMES[kind]} was asked for")
-    alone = _ALONE[kind]
-    parts = [part for part in _wire(data, start, stop) if part[0] in (0x0A, alone)]
-    pieces = [data[begin:end] for _, begin, end in parts]
-    if kind == BYTES:
-        return pieces
-    if len(parts) > 1 and any(part[0] == 0x0A for part in parts):
-        raise _Malformed("a list holds several packed runs, of which tf.io reads only the first")
-    return b"".join(pieces)
+        spans = np.empty((len(self.fields), 3, size), np.int64)
+        fixed = self._names, self._kinds, self._counts, outs, self._defaults
+        if kernels.examples(records, crcs, *fixed, spans) >= 0:
+            return None
+        made: dict[str, Array | list[Array]] = {}
+        for field, out, (begins, ends, counts) in zip(self.fields, outs, spans, strict=True):
+            if out is None:
+                lists = Records(records.buffers, records.which, begins, ends)
+                read = _varying if field.shape is None else _fixed_bytes
+                found = read(field, lists, counts)
+                if found is None:
+                    return None
+                made[field.name] = found
+            else:
+                made[field.name] = out
+        return self._block(made, size)
+
+    def _block(self, made: dict[str, Array | list[Array]], size: int) -> Block:
+        if all(f.shape is not None for f in self.fields):
+            return Columns(made, size)
+        return Rows([{name: made[name][k] for name in made} for k in range(size)])
 
 
-def _fixed(field: _Field, column: list[Any]) -> Array:
-    """The column (n, *shape) of a field whose records each hold the same number of values."""
-    if field.kind == FLOAT:
-        counts = _float_counts(field, column)
-    elif field.kind == INT64:
-        values, counts = _integers(field, column)
+def _fixed_bytes(field: Field, lists: Records, counts: Integers) -> Array | None:
+    """The column (n, *shape) of bytes; None where the lists changed since they were found."""
+    column = np.empty((len(counts), field.count), object)
+    there: Any = slice(None) if field.default is None else counts >= 0
+    items = kernels.slices(lists) if field.count == 1 else _all_bytes(lists, counts)
+    if items is None:
+        return None
+    if field.count == 1:
+        column[:, 0] = items
     else:
-        counts = np.array([len(items) for items in column], np.int64)
-    wrong = np.flatnonzero(counts != field.count)
-    if len(wrong):
-        raise _unparsable(
-            int(wrong[0]),
-            field.name,
-            f"feature {field.name!r} holds {counts[wrong[0]]} values, "
-            f"and shape {field.shape} takes {field.count}",
-        )
-    if field.kind == FLOAT:
-        values = np.frombuffer(b"".join(column), "<f4")
-    elif field.kind == BYTES:
-        values = object_array([item for items in column for item in items])
-    out = aligned_empty((len(column), *(field.shape or ())), _DTYPES[field.kind])
-    out[...] = values.reshape(out.shape)
-    return out
+        filled = np.empty(len(items), object)
+        filled[:] = items
+        column[there] = filled.reshape(column[there].shape)
+    if field.default is not None:
+        column[~there] = field.default
+    return column.reshape(len(counts), *(field.shape or ()))
 
 
-def _varying(field: _Field, column: list[Any]) -> list[Array]:
-    """One array of each record's values."""
-    if field.kind == BYTES:
-        return [object_array(items) for items in column]
-    if field.kind == FLOAT:
-        counts = _float_counts(field, column)
-        values = np.frombuffer(b"".join(column), "<f4")
-    else:
-        values, counts = _integers(field, column)
+def _varying(field: Field, lists: Records, counts: Integers) -> list[Array] | None:
+    """One array of each record's values; None where the lists changed since they were found."""
     stops = np.cumsum(counts)
     bounds = zip((stops - counts).tolist(), stops.tolist(), strict=True)
-    return [values[start:stop].astype(_DTYPES[field.kind]) for start, stop in bounds]
+    if field.kind == BYTES:
+        items = _all_bytes(lists, counts)
+        return None if items is None else [object_array(items[a:b]) for a, b in bounds]
+    values = np.empty(int(counts.sum()), DTYPES[field.kind])
+    if not kernels.values(field.kind, lists, counts, values):
+        return None
+    return [values[a:b].copy() for a, b in bounds]
 
 
-def _float_counts(field: _Field, column: list[bytes]) -> Array:
-    sizes = np.array([len(packed) for packed in column], np.int64)
-    broken = np.flatnonzero(sizes % 4)
-    if len(broken):
-        reason = f"feature {field.name!r}: a float is cut short"
-        raise _unparsable(int(broken[0]), field.name, reason)
-    return sizes // 4
+def _all_bytes(lists: Records, counts: Integers) -> list[bytes] | None:
+    present = np.maximum(counts, 0)
+    spans = np.empty((2, int(present.sum())), np.int64)
+    if not kernels.values(BYTES, lists, counts, spans):
+        return None
+    return kernels.slices(Records(lists.buffers, np.repeat(lists.which, present), *spans))
 
 
-def _integers(field: _Field, column: list[bytes]) -> tuple[Array, Array]:
-    """All varints of a column as int64, and how many each record holds."""
-    packed = b"".join(column)
-    values, ends = kernels.varints(packed)
-    bounds = np.cumsum([0, *(len(part) for part in column)])
-    filled = np.flatnonzero(np.diff(bounds))
-    cut = filled[np.frombuffer(packed, np.uint8)[bounds[filled + 1] - 1] >= 128]
-    long = np.searchsorted(bounds, ends[np.diff(ends, prepend=0) > 10] - 1, side="right") - 1
-    if len(cut) or len(long):
-        reason = f"feature {field.name!r}: an integer is cut short or too long"
-        raise _unparsable(int(min([*cut, *long])), field.name, reason)
-    return values, np.diff(np.searchsorted(ends, bounds, side="right"))
-
-
-def _field(name: str, feature: Any) -> _Field:
+def _field(name: str, feature: Any) -> Field:
     kind = _kind(name, getattr(feature, "dtype", None))
     match type(feature).__name__:
         case "VarLenFeature":
-            return _Field(name, kind, None, [] if kind == BYTES else b"")
+            return Field(name, kind, None, [] if kind == BYTES else b"")
         case "FixedLenFeature":
             shape = _shape(name, feature.shape)
-            return _Field(name, kind, shape, _default(name, kind, shape, feature.default_value))
+            return Field(name, kind, shape, _default(name, kind, shape, feature.default_value))
     raise PipelineError(
         f"feature {name!r} is {feature!r}",
         help="FixedLenFeature and VarLenFeature are read in this version",
@@ -424,7 +243,7 @@ def _default(name: str, kind: Kind, shape: tuple[int, ...], value: Any) -> Any:
         return b"".join(_as_varint(int(v)) for v in filled.ravel())
     except (TypeError, ValueError):
         raise PipelineError(
-            f"feature {name!r}: default_value {value!r} does not fit {_NAMES[kind]}{list(shape)}"
+            f"feature {name!r}: default_value {value!r} does not fit {NAMES[kind]}{list(shape)}"
         ) from None
 
 
@@ -437,3 +256,12 @@ def _as_varint(value: int) -> bytes:
         out.append(value & 127 | 128)
         value >>= 7
     return bytes([*out, value])
+
+
+def _as_values(field: Field) -> Any:
+    """A default as the C kernels take it: numbers as an array."""
+    if field.default is None or field.shape is None:
+        return None
+    if field.kind == FLOAT:
+        return np.frombuffer(field.default, "<f4").astype(np.float32)
+    return b"" if field.kind == BYTES else kernels.varints(field.default)[0]

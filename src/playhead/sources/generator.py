@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from playhead.errors import PipelineError, SlowResume, SourceChanged, warn
-from playhead.plan.block import Columns, Nest, Rows, as_element, own
+from playhead.plan.block import Columns, Nest, Rows, taken
 from playhead.plan.compute import Chunk, Compute, Pace
 from playhead.plan.functions import function_name
 from playhead.plan.node import UNKNOWN, Node, Source
@@ -73,14 +73,16 @@ class Generated(Source):
         epoch, index = cursor
         items = self._open(index)
         closing: Any = contextlib.closing(items) if hasattr(items, "close") else None
-        most = compute.pace(self).most
+        pace = compute.pace(self)
         rows: list[Any] = []
         with closing or contextlib.nullcontext():
             try:
                 began = time.perf_counter()
                 for item in items:
-                    rows.append(own(as_element(item)))
-                    if len(rows) >= most or time.perf_counter() - began > Pace.TARGET_SECONDS:
+                    rows.append(taken(item))
+                    seconds = time.perf_counter() - began
+                    if len(rows) >= pace.size or seconds > Pace.TARGET_SECONDS:
+                        pace.report(len(rows), seconds)
                         yield self._chunk(epoch, index, rows)
                         index, rows, began = index + len(rows), [], time.perf_counter()
             except Exception as error:
@@ -105,10 +107,10 @@ class Generated(Source):
             SlowResume,
         )
         items = iter(self.function(*self.args))
-        for taken in range(index):
+        for number in range(index):
             if next(items, items) is items:
                 raise SourceChanged(
-                    f"from_generator({function_name(self.function)}) ended after {taken} elements, "
+                    f"from_generator({function_name(self.function)}) ended after {number} elements, "
                     f"and the position stands at {index}",
                     help="restore what it yields, or start anew",
                 )

@@ -206,7 +206,11 @@ def build(
 
 def mapped(descriptor: int, size: int) -> Mapped:
     """The file's bytes, mapped read-only; nothing for an empty file, which cannot be mapped."""
-    return mmap.mmap(descriptor, size, access=mmap.ACCESS_READ) if size else b""
+    if not size:
+        return b""
+    if sys.version_info >= (3, 13) and sys.platform != "win32":
+        return mmap.mmap(descriptor, size, access=mmap.ACCESS_READ, trackfd=False)
+    return mmap.mmap(descriptor, size, access=mmap.ACCESS_READ)
 
 
 def content_of(lengths: Integers, crcs: Checksums) -> bytes:
@@ -283,7 +287,8 @@ def decode(blob: bytes, path: str) -> FileIndex | None:
     edges = np.frombuffer(blob, "<i8", count + 1, _HEADER.size).astype(np.int64, copy=False)
     crcs = np.frombuffer(blob, "<u4", count, _HEADER.size + 8 * count + 8)
     crcs = crcs.astype(np.uint32, copy=False)
-    if edges[0] != 0 or edges[-1] != size or (np.diff(edges) < FRAME).any():
+    # Of numbers that are not negative, no difference overflows.
+    if edges[0] != 0 or edges[-1] != size or edges.min() < 0 or (np.diff(edges) < FRAME).any():
         return None
     return FileIndex(path, size, mtime_ns, bool(flags & _VERIFIED), edges, crcs, content)
 

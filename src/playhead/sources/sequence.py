@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from playhead.errors import PipelineError
-from playhead.plan.block import Block, Nest, Rows, as_element, own
+from playhead.plan.block import Block, Nest, Rows, taken
 from playhead.plan.lock import Lock
 from playhead.plan.node import Node, Source
 from playhead.plan.places import Index
@@ -28,7 +28,7 @@ class Guarded:
 
     def _item(self, k: int) -> Any:
         try:
-            return own(as_element(self.items[k]))
+            return taken(self.items[k])
         except Exception as error:
             error.add_note(f"playhead: in from_sequence, item {k}")
             raise

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import glob
 import os
+import sys
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeAlias
 
@@ -13,19 +14,31 @@ import numpy as np
 
 from playhead import kernels
 from playhead.errors import MissingSource, PipelineError, PlayheadError, UnparsableRecord
-from playhead.kernels import FOOTER, FRAME
-from playhead.plan.block import ArraySpec, Block, Columns, Nest, object_array
+from playhead.kernels import FOOTER, HEADER, Records
+from playhead.plan.block import ArraySpec, Block, Columns, Nest
 from playhead.plan.lock import Lock
 from playhead.plan.node import Source
 from playhead.plan.places import Record
 from playhead.sources import index as indexing
 from playhead.sources.example import Feature, Parser
-from playhead.sources.index import Index, Integers, Mapped, Verify
+from playhead.sources.index import Checksums, Index, Integers, Mapped, Verify
+
+if sys.platform != "win32":
+    import resource
 
 Paths: TypeAlias = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
-# A mapping holds a file descriptor, of which a process has as few as 1024.
-_OPEN_FILES = 256
+
+def _most_open_files() -> int:
+    """How many files may stay mapped: a mapping takes a file descriptor before Python 3.13."""
+    if sys.version_info >= (3, 13) or sys.platform == "win32":
+        return 8192
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return 8192 if soft == resource.RLIM_INFINITY else min(8192, max(16, soft // 4))
+
+
+_OPEN_FILES = _most_open_files()
+_FILES_AT_ONCE = 64
 
 
 def tfrecords(
@@ -122,11 +135,12 @@ class TFRecords(Source):
         `Parser.parse` gives. Raises `IndexError`, `CorruptRecord`, `SourceChanged`, and
         `UnparsableRecord` naming file and record.
         """
-        records = self.reader.read(index)
         if self.parser is None:
-            return Columns(object_array(records), len(records))
+            column = np.empty(len(index), object)
+            column[:] = self.reader.read(index)
+            return Columns(column, len(index))
         try:
-            return self.parser.parse(records)
+            return self.reader.parse(index, self.parser)
         except UnparsableRecord as error:
             file, record, offset = self.reader.place(int(index[error.facts["position"]]))
             reason = error.facts["reason"]
@@ -178,33 +192,60 @@ class Reader:
         Raises `IndexError`, and `CorruptRecord` or `SourceChanged` for bytes that are not what was
         indexed.
         """
-        outside = np.flatnonzero((index < 0) | (index >= self.index.records))
-        if len(outside):
+        found: list[bytes] = []
+        order: list[Integers] = []
+        for here, records, crcs in self._located(index):
+            if self.verify == "always":
+                bad = kernels.check(records, crcs)
+                if bad >= 0:
+                    raise self._damage(int(index[here[bad]]))
+            found += kernels.slices(records)
+            order.append(here)
+        if len(order) < 2:
+            return found
+        data = dict(zip(np.concatenate(order).tolist(), found, strict=True))
+        return [data[position] for position in range(len(index))]
+
+    def parse(self, index: Integers, parser: Parser) -> Block:
+        """The records at `index`, parsed; raises what `read` and `Parser.parse` raise."""
+        if kernels.NATIVE:
+            for here, records, crcs in self._located(index):
+                if len(here) < len(index):
+                    break  # too many files to hold all of them open
+                block = parser.parse_parts(records, crcs if self.verify == "always" else None)
+                if block is not None:
+                    return block
+        return parser.parse(self.read(index))
+
+    def _located(self, index: Integers) -> Iterator[tuple[Integers, Records, Checksums]]:
+        """The records at `index`, in groups of few files: positions in `index`, where they lie, and
+        the stored CRCs.
+        """
+        if index.size and int(index.view(np.uint64).max()) >= self.index.records:
+            outside = np.flatnonzero((index < 0) | (index >= self.index.records))
             raise IndexError(f"record {index[outside[0]]} of {self.index.records}")
-        order = np.argsort(index, kind="stable")
-        chosen = index[order]
-        files = self.index.locate(chosen)
-        edges = chosen + files
-        starts, stops = self.index.edges[edges].tolist(), self.index.edges[edges + 1].tolist()
-        crcs = self.index.crcs[chosen].tolist()
-        check, headers, current = self.verify == "always", _Headers(), -1
-        buffer: Mapped = b""
-        masked, footer = kernels.masked_crc32c, FOOTER.unpack_from
-        records = [b""] * len(index)
-        for place, file, start, stop, crc in zip(
-            order.tolist(), files.tolist(), starts, stops, crcs, strict=True
-        ):
-            if file != current:
-                buffer, current = self._map(file), file
-            data = buffer[start + 12 : stop - 4]
-            if check and (
-                masked(data) != crc
-                or buffer[start : start + 12] != headers[stop - start - FRAME]
-                or footer(buffer, stop - 4)[0] != crc
-            ):
-                raise self._damage(int(index[place]))
-            records[place] = data
-        return records
+        files = self.index.locate(index)
+        edges = index + files
+        starts = self.index.edges[edges] + HEADER.size
+        stops = self.index.edges[edges + 1] - FOOTER.size
+        crcs = self.index.crcs[index]
+        if len(self.index.paths) == 1:
+            names, which = files[:1], files
+        else:
+            names, which = np.unique(files, return_inverse=True)
+            which = which.astype(np.int64, copy=False)
+        everyone = np.arange(len(index))
+        # Few enough files all stay open; of more, what one call holds comes on top.
+        every = len(self.index.paths) <= _OPEN_FILES
+        size = len(names) if every else _FILES_AT_ONCE
+        for first in range(0, len(names), max(1, size)):
+            group = names[first : first + size]
+            buffers = [self._map(file) for file in group.tolist()]
+            if len(group) == len(names):
+                yield everyone, Records(buffers, which, starts, stops), crcs
+                return
+            here = np.flatnonzero((which >= first) & (which < first + size))
+            yield here, Records(buffers, which[here] - first, starts[here], stops[here]), crcs[here]
 
     def _map(self, file: int) -> Mapped:
         with self._lock:
@@ -249,9 +290,3 @@ class Reader:
         if scan.damage is None:
             return indexing.changed(path, "while it was in use")
         return indexing.corrupt(path, offset, record, scan.damage.reason)
-
-
-class _Headers(dict[int, bytes]):
-    def __missing__(self, length: int) -> bytes:
-        self[length] = found = kernels.header(length)
-        return found

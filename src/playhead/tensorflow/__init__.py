@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 from playhead.tensorflow.convert import to_tf
+from playhead.tensorflow.device import prefetch_to_device
 from playhead.tensorflow.iterator import Iterator, iterator
 
-__all__ = ["Iterator", "iterator", "to_tf"]
+__all__ = ["Iterator", "iterator", "prefetch_to_device", "to_tf"]

@@ -1,0 +1,1386 @@
+/* The inner loops over bytes, natively: buffers in, buffers out.
+
+   `playhead/reference.py` and the numpy and Python code beside each caller say what every function means;
+   the tests hold both against each other. The first part is plain C without Python, so that
+   `fuzz/driver.c` can include it alone; the second makes it the module `playhead._kernels`.
+
+   Everything that is read may be hostile, and a mapped file may even change while it is read. So no
+   part believes what another has checked: each walk carries its own end, and each write its own room. */
+
+#ifndef PLAYHEAD_CORE_ONLY
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#endif
+
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#if defined(__x86_64__) || defined(_M_X64)
+#define CRC_X86 1
+#include <nmmintrin.h>
+#include <wmmintrin.h>
+#ifdef _MSC_VER
+#include <intrin.h>
+#define TARGET_CRC
+#else
+#include <cpuid.h>
+#define TARGET_CRC __attribute__((target("sse4.2,pclmul")))
+#endif
+#elif defined(__aarch64__) && (defined(__ARM_FEATURE_CRC32) || defined(__linux__))
+#define CRC_ARM 1
+#include <arm_acle.h>
+#if defined(__ARM_FEATURE_CRC32)
+#define TARGET_CRC
+#else
+#include <sys/auxv.h>
+#ifdef __clang__
+#define TARGET_CRC __attribute__((target("crc")))
+#else
+#define TARGET_CRC __attribute__((target("+crc")))
+#endif
+#endif
+#endif
+
+#if defined(__GNUC__) || defined(__clang__)
+#define PREFETCH(address) __builtin_prefetch(address)
+#else
+#define PREFETCH(address) ((void)(address))
+#endif
+
+#if defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
+#define BIG_ENDIAN_HOST 1
+#else
+#define BIG_ENDIAN_HOST 0
+#endif
+
+typedef struct {
+    const uint8_t *data;
+    size_t size;
+} Bytes;
+
+static inline uint32_t load32(const uint8_t *at)
+{
+#if BIG_ENDIAN_HOST
+    return (uint32_t)at[0] | (uint32_t)at[1] << 8 | (uint32_t)at[2] << 16 | (uint32_t)at[3] << 24;
+#else
+    uint32_t value;
+    memcpy(&value, at, sizeof value);
+    return value;
+#endif
+}
+
+static inline uint64_t load64(const uint8_t *at)
+{
+#if BIG_ENDIAN_HOST
+    return (uint64_t)load32(at) | (uint64_t)load32(at + 4) << 32;
+#else
+    uint64_t value;
+    memcpy(&value, at, sizeof value);
+    return value;
+#endif
+}
+
+/* CRC-32C. Inside, a CRC is the register of the reflected polynomial, without the two inversions.
+
+   A processor's instruction gives its result after three cycles but can be started every cycle, so
+   three stretches are taken at once, and joined: moving a register over zeros is linear. */
+
+#define POLYNOMIAL 0x82F63B78u
+
+static uint32_t slices8[8][256];
+
+static void prepare_portable(void)
+{
+    for (uint32_t byte = 0; byte < 256; byte++) {
+        uint32_t crc = byte;
+        for (int bit = 0; bit < 8; bit++)
+            crc = crc >> 1 ^ (crc & 1 ? POLYNOMIAL : 0);
+        slices8[0][byte] = crc;
+    }
+    for (int k = 1; k < 8; k++)
+        for (int byte = 0; byte < 256; byte++)
+            slices8[k][byte] = slices8[k - 1][byte] >> 8 ^ slices8[0][slices8[k - 1][byte] & 255];
+}
+
+static uint32_t crc_portable(uint32_t crc, const uint8_t *at, size_t size)
+{
+    for (; size >= 8; size -= 8, at += 8) {
+        uint32_t low = load32(at) ^ crc, high = load32(at + 4);
+        crc = slices8[7][low & 255] ^ slices8[6][low >> 8 & 255] ^ slices8[5][low >> 16 & 255]
+            ^ slices8[4][low >> 24] ^ slices8[3][high & 255] ^ slices8[2][high >> 8 & 255]
+            ^ slices8[1][high >> 16 & 255] ^ slices8[0][high >> 24];
+    }
+    while (size--)
+        crc = crc >> 8 ^ slices8[0][(crc ^ *at++) & 255];
+    return crc;
+}
+
+typedef uint32_t (*Crc)(uint32_t, const uint8_t *, size_t);
+
+#if defined(CRC_X86)
+#define LANE 128 /* words of 8 bytes in each stretch, at most */
+
+/* powers[m] is x^(64 m - 33), reflected: a carryless product with it, taken through the CRC of 8
+   bytes, which multiplies by x^33, moves a register over m words of zeros. */
+static uint32_t powers[2 * LANE + 1];
+
+static void prepare_lanes(void)
+{
+    uint32_t power = 1;
+    for (int m = 1; m <= 2 * LANE; m++) {
+        uint8_t word[8] = {(uint8_t)power, (uint8_t)(power >> 8), (uint8_t)(power >> 16),
+                           (uint8_t)(power >> 24), 0, 0, 0, 0};
+        powers[m] = power;
+        power = crc_portable(0, word, 8);
+    }
+}
+
+TARGET_CRC static inline uint64_t moved(uint64_t crc, size_t words)
+{
+    __m128i product = _mm_clmulepi64_si128(_mm_cvtsi64_si128((long long)crc),
+                                           _mm_cvtsi32_si128((int)powers[words]), 0);
+    return (uint64_t)_mm_cvtsi128_si64(product);
+}
+
+TARGET_CRC static uint32_t crc_x86(uint32_t start, const uint8_t *at, size_t size)
+{
+    uint64_t crc = start;
+    while (size >= 96) {
+        size_t words = size / 24;
+        if (words > LANE)
+            words = LANE;
+        const uint8_t *second = at + 8 * words, *third = second + 8 * words;
+        uint64_t a = crc, b = 0, c = 0;
+        for (size_t k = 0; k < 8 * words; k += 8) {
+            a = _mm_crc32_u64(a, load64(at + k));
+            b = _mm_crc32_u64(b, load64(second + k));
+            c = _mm_crc32_u64(c, load64(third + k));
+        }
+        crc = c ^ _mm_crc32_u64(0, moved(a, 2 * words) ^ moved(b, words));
+        at += 24 * words;
+        size -= 24 * words;
+    }
+    for (; size >= 8; size -= 8, at += 8)
+        crc = _mm_crc32_u64(crc, load64(at));
+    uint32_t last = (uint32_t)crc;
+    if (size & 4) {
+        last = _mm_crc32_u32(last, load32(at));
+        at += 4;
+    }
+    for (size &= 3; size; size--)
+        last = _mm_crc32_u8(last, *at++);
+    return last;
+}
+
+static int has_instructions(void)
+{
+#ifdef _MSC_VER
+    int registers[4];
+    __cpuid(registers, 1);
+    unsigned int features = (unsigned int)registers[2];
+#else
+    unsigned int a, b, features, d;
+    if (!__get_cpuid(1, &a, &b, &features, &d))
+        return 0;
+#endif
+    return (features >> 20 & 1) && (features >> 1 & 1);
+}
+
+#elif defined(CRC_ARM)
+#define LANE 32 /* words of 8 bytes in each stretch */
+
+/* What a register becomes over LANE words of zeros, by each of its bytes. */
+static uint32_t over_zeros[4][256];
+
+static void prepare_lanes(void)
+{
+    static const uint8_t zeros[8 * LANE];
+    for (int k = 0; k < 4; k++)
+        for (uint32_t byte = 0; byte < 256; byte++)
+            over_zeros[k][byte] = crc_portable(byte << 8 * k, zeros, sizeof zeros);
+}
+
+static inline uint32_t moved(uint32_t crc)
+{
+    return over_zeros[0][crc & 255] ^ over_zeros[1][crc >> 8 & 255]
+         ^ over_zeros[2][crc >> 16 & 255] ^ over_zeros[3][crc >> 24];
+}
+
+TARGET_CRC static uint32_t crc_arm(uint32_t crc, const uint8_t *at, size_t size)
+{
+    for (; size >= 24 * LANE; size -= 24 * LANE, at += 24 * LANE) {
+        uint32_t b = 0, c = 0;
+        for (size_t k = 0; k < 8 * LANE; k += 8) {
+            crc = __crc32cd(crc, load64(at + k));
+            b = __crc32cd(b, load64(at + 8 * LANE + k));
+            c = __crc32cd(c, load64(at + 16 * LANE + k));
+        }
+        crc = moved(moved(crc) ^ b) ^ c;
+    }
+    for (; size >= 8; size -= 8, at += 8)
+        crc = __crc32cd(crc, load64(at));
+    while (size--)
+        crc = __crc32cb(crc, *at++);
+    return crc;
+}
+
+static int has_instructions(void)
+{
+#if defined(__ARM_FEATURE_CRC32)
+    return 1;
+#else
+    return (getauxval(AT_HWCAP) >> 7 & 1) != 0;
+#endif
+}
+#endif
+
+static Crc crc_chosen = crc_portable;
+static const char *crc_name = "portable";
+
+/* Run before anything else; to run it again, even at the same time, changes nothing. */
+static void prepare(void)
+{
+    prepare_portable();
+#if defined(CRC_X86) || defined(CRC_ARM)
+    prepare_lanes();
+    if (has_instructions()) {
+#if defined(CRC_X86)
+        crc_chosen = crc_x86;
+        crc_name = "sse4.2";
+#else
+        crc_chosen = crc_arm;
+        crc_name = "armv8";
+#endif
+    }
+#endif
+}
+
+static inline uint32_t crc32c(const uint8_t *at, size_t size)
+{
+    return ~crc_chosen(~0u, at, size);
+}
+
+static inline uint32_t masked(uint32_t crc)
+{
+    return (crc >> 15 | crc << 17) + 0xA282EAD8u;
+}
+
+/* TFRecord frames: uint64 length, uint32 masked CRC of it, data, uint32 masked CRC of the data. */
+
+enum { HEADER = 12, FOOTER = 4 };
+enum { SOUND, TRUNCATED, BAD_LENGTH, BAD_DATA };
+
+typedef struct {
+    int64_t *offsets, *lengths;
+    uint32_t *crcs;
+    size_t room, count;
+} Found;
+
+/* Walk the frames that begin in [*position, stop), until `found` is full; stop is within the bytes. */
+static int scan(Bytes bytes, size_t *position, size_t stop, int check, Found *found)
+{
+    while (*position < stop && found->count < found->room) {
+        const uint8_t *frame = bytes.data + *position;
+        size_t left = bytes.size - *position;
+        if (left < HEADER)
+            return TRUNCATED;
+        uint64_t length = load64(frame);
+        if (masked(crc32c(frame, 8)) != load32(frame + 8))
+            return BAD_LENGTH;
+        if (left < HEADER + FOOTER || length > left - HEADER - FOOTER)
+            return TRUNCATED;
+        uint32_t stored = load32(frame + HEADER + length);
+        if (check && masked(crc32c(frame + HEADER, (size_t)length)) != stored)
+            return BAD_DATA;
+        found->offsets[found->count] = (int64_t)*position;
+        found->lengths[found->count] = (int64_t)length;
+        found->crcs[found->count++] = stored;
+        *position += HEADER + (size_t)length + FOOTER;
+    }
+    return SOUND;
+}
+
+/* Whether the frame around this data is as the index says. */
+static int frame_holds(const uint8_t *data, size_t size, uint32_t crc)
+{
+    const uint8_t *head = data - HEADER;
+    return load64(head) == size && load32(head + 8) == masked(crc32c(head, 8))
+        && load32(data + size) == crc && masked(crc32c(data, size)) == crc;
+}
+
+/* Records as parts of buffers: record i is [starts[i], stops[i]) of buffers[which[i]]. */
+
+typedef struct {
+    const Bytes *buffers;
+    size_t buffer_count;
+    const int64_t *which, *starts, *stops;
+    size_t count;
+} Records;
+
+/* Whether each lies inside its buffer, with so many bytes more on either side. */
+static int records_lie_inside(const Records *records, size_t before, size_t after)
+{
+    for (size_t i = 0; i < records->count; i++) {
+        int64_t which = records->which[i], start = records->starts[i], stop = records->stops[i];
+        if (which < 0 || (uint64_t)which >= records->buffer_count)
+            return 0;
+        size_t size = records->buffers[which].size;
+        if (start < 0 || stop < start || (uint64_t)start < before || size < after
+            || (uint64_t)stop > size - after)
+            return 0;
+    }
+    return 1;
+}
+
+static inline Bytes record_at(const Records *records, size_t i)
+{
+    const uint8_t *data = records->buffers[records->which[i]].data;
+    Bytes record = {data ? data + records->starts[i] : NULL,
+                    (size_t)(records->stops[i] - records->starts[i])};
+    return record;
+}
+
+/* The first record whose frame is not as the index says, or -1. */
+static int64_t check(const Records *records, const uint32_t *crcs)
+{
+    for (size_t i = 0; i < records->count; i++) {
+        Bytes record = record_at(records, i);
+        if (!frame_holds(record.data, record.size, crcs[i]))
+            return (int64_t)i;
+    }
+    return -1;
+}
+
+/* Base-128 numbers. */
+
+static int64_t count_varints(Bytes bytes)
+{
+    int64_t count = 0;
+    for (size_t i = 0; i < bytes.size; i++)
+        count += bytes.data[i] < 128;
+    return count;
+}
+
+/* All numbers of the bytes and where each ends, as far as there is room; says how many. */
+static int64_t varints(Bytes bytes, int64_t *values, int64_t *ends, int64_t room)
+{
+    int64_t count = 0;
+    uint64_t value = 0;
+    unsigned int shift = 0;
+    for (size_t i = 0; i < bytes.size && count < room; i++) {
+        uint8_t byte = bytes.data[i];
+        if (shift < 64)
+            value |= (uint64_t)(byte & 127) << shift;
+        shift = shift < 64 ? shift + 7 : shift;
+        if (byte < 128) {
+            values[count] = (int64_t)value;
+            ends[count++] = (int64_t)i + 1;
+            value = shift = 0;
+        }
+    }
+    return count;
+}
+
+/* tf.train.Example. A record that is not understood is left to the parser in Python: it has the
+   words for what is wrong. */
+
+enum { BYTES = 0x0A, FLOAT = 0x12, INT64 = 0x1A };
+
+typedef struct {
+    const uint8_t *at, *end;
+} Span;
+
+/* One number of at most ten bytes; 0 where it is cut short or longer. */
+static inline int number(Span *span, uint64_t *value)
+{
+    if (span->at < span->end && *span->at < 128) {
+        *value = *span->at++;
+        return 1;
+    }
+    uint64_t found = 0;
+    for (unsigned int shift = 0; shift < 70 && span->at < span->end; shift += 7) {
+        uint8_t byte = *span->at++;
+        found |= (uint64_t)(byte & 127) << shift;
+        if (byte < 128) {
+            *value = found;
+            return 1;
+        }
+    }
+    return 0;
+}
+
+/* The next field of a message: its tag, and where its contents lie; 0 where it is malformed. */
+static inline int field_of(Span *message, uint64_t *tag, Span *contents)
+{
+    const uint8_t *begin = message->at;
+    uint64_t size;
+    if (!number(message, tag) || (message->at - begin > 1 && message->at[-1] == 0))
+        return 0;
+    contents->at = message->at;
+    switch (*tag & 7) {
+    case 0:
+        if (!number(message, &size))
+            return 0;
+        contents->end = message->at;
+        return 1;
+    case 1:
+        size = 8;
+        break;
+    case 2:
+        if (!number(message, &size))
+            return 0;
+        contents->at = message->at;
+        break;
+    case 5:
+        size = 4;
+        break;
+    default:
+        return 0;
+    }
+    if (size > (uint64_t)(message->end - message->at))
+        return 0;
+    contents->end = message->at += size;
+    return 1;
+}
+
+/* One packed run of integers: how many; the first `room` are written. -1 where it is malformed. */
+static int64_t packed_integers(Span run, int64_t *out, int64_t room)
+{
+    int64_t count = 0;
+    uint64_t value;
+    while (run.at < run.end) {
+        if (!number(&run, &value))
+            return -1;
+        if (count < room)
+            out[count] = (int64_t)value;
+        count++;
+    }
+    return count;
+}
+
+static int64_t packed_floats(Span run, uint32_t *out, int64_t room)
+{
+    size_t size = (size_t)(run.end - run.at);
+    int64_t count = (int64_t)(size / 4);
+    if (size % 4)
+        return -1;
+    if (room > count)
+        room = count;
+    for (int64_t k = 0; k < room; k++)
+        out[k] = load32(run.at + 4 * k);
+    return count;
+}
+
+/* The values of one list: how many, the first `room` of them written to `out`; -1 where it is not
+   understood. Of bytes, `out` gets where each begins, and `stops` where it ends, from `base` on. */
+static int64_t list_values(Span list, uint8_t kind, void *out, int64_t *stops, int64_t room,
+                           const uint8_t *base)
+{
+    int64_t count = 0;
+    size_t parts = 0, runs = 0;
+    uint64_t tag;
+    Span part;
+    while (list.at < list.end) {
+        if (!field_of(&list, &tag, &part))
+            return -1;
+        int64_t left = room > count ? room - count : 0;
+        if (kind == BYTES) {
+            if (tag != 0x0A)
+                continue;
+            if (left) {
+                ((int64_t *)out)[count] = part.at - base;
+                stops[count] = part.end - base;
+            }
+            count++;
+            continue;
+        }
+        int64_t found;
+        if (tag == 0x0A) {
+            runs++;
+            if (kind == FLOAT)
+                found = packed_floats(part, left ? (uint32_t *)out + count : NULL, left);
+            else
+                found = packed_integers(part, left ? (int64_t *)out + count : NULL, left);
+        } else if (kind == FLOAT && tag == 0x0D) {
+            found = packed_floats(part, left ? (uint32_t *)out + count : NULL, left);
+        } else if (kind == INT64 && tag == 0x08) {
+            found = packed_integers(part, left ? (int64_t *)out + count : NULL, left);
+        } else {
+            continue;
+        }
+        if (found < 0 || (++parts > 1 && runs))
+            return -1;
+        count += found;
+    }
+    return count;
+}
+
+typedef struct {
+    Bytes name;
+    uint8_t kind;
+    int64_t count;         /* how many values each record has; -1: any number */
+    void *out;             /* numbers of a fixed count: count for each record */
+    const void *fallback;  /* what stands for a missing feature: that many numbers, or for bytes
+                              anything; NULL: it may not be missing */
+    int64_t *begins, *ends, *counts; /* of the others, for each record: where its list lies (of one
+                                        bytes, the value itself), and how many values; -1: missing */
+    Span found;
+} Field;
+
+typedef struct {
+    Field *fields;
+    size_t count;
+    int32_t *slots; /* a hash table over the names: the number of a field, or -1 */
+    size_t slot_mask;
+} Layout;
+
+static size_t hash_of(Bytes name)
+{
+    uint32_t hash = 2166136261u;
+    for (size_t i = 0; i < name.size; i++)
+        hash = (hash ^ name.data[i]) * 16777619u;
+    return hash ^ hash >> 15;
+}
+
+/* `slots` has room for slot_mask + 1 numbers, a power of two above layout->count. */
+static void fill_slots(Layout *layout)
+{
+    for (size_t slot = 0; slot <= layout->slot_mask; slot++)
+        layout->slots[slot] = -1;
+    for (size_t f = 0; f < layout->count; f++) {
+        size_t slot = hash_of(layout->fields[f].name) & layout->slot_mask;
+        while (layout->slots[slot] >= 0)
+            slot = (slot + 1) & layout->slot_mask;
+        layout->slots[slot] = (int32_t)f;
+    }
+}
+
+static Field *field_named(const Layout *layout, Span name)
+{
+    Bytes bytes = {name.at, (size_t)(name.end - name.at)};
+    size_t slot = hash_of(bytes) & layout->slot_mask;
+    for (; layout->slots[slot] >= 0; slot = (slot + 1) & layout->slot_mask) {
+        Field *field = &layout->fields[layout->slots[slot]];
+        if (field->name.size == bytes.size
+            && (!bytes.size || !memcmp(field->name.data, bytes.data, bytes.size)))
+            return field;
+    }
+    return NULL;
+}
+
+/* Find the Feature of each field in one Example; 0 where it is malformed. */
+static int find_features(Span example, const Layout *layout)
+{
+    uint64_t tag;
+    Span features, entry, part;
+    for (size_t f = 0; f < layout->count; f++)
+        layout->fields[f].found.at = NULL;
+    while (example.at < example.end) {
+        if (!field_of(&example, &tag, &features))
+            return 0;
+        if (tag != 0x0A)
+            continue;
+        while (features.at < features.end) {
+            if (!field_of(&features, &tag, &entry))
+                return 0;
+            if (tag != 0x0A)
+                continue;
+            Span name = {NULL, NULL}, value = {NULL, NULL};
+            while (entry.at < entry.end) {
+                if (!field_of(&entry, &tag, &part))
+                    return 0;
+                if (tag != 0x0A && tag != 0x12)
+                    continue;
+                Span *which = tag == 0x0A ? &name : &value;
+                if (which->at)
+                    return 0;
+                *which = part;
+            }
+            if (!name.at || !value.at)
+                return 0;
+            if (value.at < value.end) {
+                Field *field = field_named(layout, name);
+                if (field)
+                    field->found = value;
+            }
+        }
+    }
+    return 1;
+}
+
+/* The one list of a Feature, if it is of this kind; else 0. */
+static int list_of(Span feature, uint8_t kind, Span *list)
+{
+    uint64_t tag;
+    Span part;
+    int lists = 0, fits = 0;
+    while (feature.at < feature.end) {
+        if (!field_of(&feature, &tag, &part))
+            return 0;
+        if (tag == BYTES || tag == FLOAT || tag == INT64) {
+            lists++;
+            fits = tag == kind;
+            *list = part;
+        }
+    }
+    return lists == 1 && fits;
+}
+
+static void take_fallback(Field *field, size_t row)
+{
+    if (field->out) {
+        size_t size = (size_t)field->count * (field->kind == FLOAT ? 4 : 8);
+        if (size)
+            memcpy((uint8_t *)field->out + row * size, field->fallback, size);
+        return;
+    }
+    field->begins[row] = field->ends[row] = 0;
+    field->counts[row] = field->count < 0 ? 0 : -1;
+}
+
+/* What one record holds of a field, as row `row` of its column; 0 where it is not understood. */
+static int take_field(Field *field, const uint8_t *base, size_t row)
+{
+    Span list;
+    if (!field->found.at) {
+        if (field->count >= 0 && !field->fallback)
+            return 0;
+        take_fallback(field, row);
+        return 1;
+    }
+    if (!list_of(field->found, field->kind, &list))
+        return 0;
+    if (field->out) {
+        size_t size = (size_t)field->count * (field->kind == FLOAT ? 4 : 8);
+        void *out = (uint8_t *)field->out + row * size;
+        return list_values(list, field->kind, out, NULL, field->count, base) == field->count;
+    }
+    field->begins[row] = list.at - base;
+    field->ends[row] = list.end - base;
+    int alone = field->kind == BYTES && field->count == 1;
+    int64_t count = list_values(list, field->kind, alone ? field->begins + row : NULL,
+                                alone ? field->ends + row : NULL, alone, base);
+    field->counts[row] = count;
+    return count >= 0 && (field->count < 0 || count == field->count);
+}
+
+/* Parse the records, and check their frames where `crcs` are given: -1, or the first record that is
+   damaged or not understood. */
+static int64_t examples(const Records *records, const uint32_t *crcs, const Layout *layout)
+{
+    for (size_t i = 0; i < records->count; i++) {
+        Bytes record = record_at(records, i);
+        if (i + 1 < records->count) {
+            Bytes next = record_at(records, i + 1);
+            for (size_t ahead = 0; ahead < next.size && ahead < 1024; ahead += 64)
+                PREFETCH(next.data + ahead);
+        }
+        if (crcs && !frame_holds(record.data, record.size, crcs[i]))
+            return (int64_t)i;
+        Span example = {record.data, record.data ? record.data + record.size : NULL};
+        if (!find_features(example, layout))
+            return (int64_t)i;
+        const uint8_t *base = records->buffers[records->which[i]].data;
+        for (size_t f = 0; f < layout->count; f++)
+            if (!take_field(&layout->fields[f], base, i))
+                return (int64_t)i;
+    }
+    return -1;
+}
+
+/* The values of all records' lists, one after the other: counts[i] of record i, `room` in all.
+   0 where the lists are not (or no longer) so. A negative count is passed over. */
+static int values_of(const Records *lists, uint8_t kind, const int64_t *counts, void *out,
+                     int64_t *stops, int64_t room)
+{
+    int64_t filled = 0;
+    for (size_t i = 0; i < lists->count; i++) {
+        int64_t count = counts[i];
+        if (count <= 0)
+            continue;
+        if (count > room - filled)
+            return 0;
+        Bytes record = record_at(lists, i);
+        Span list = {record.data, record.data ? record.data + record.size : NULL};
+        uint8_t *here = (uint8_t *)out + (size_t)filled * (kind == FLOAT ? 4 : 8);
+        if (list_values(list, kind, here, stops ? stops + filled : NULL, count,
+                        lists->buffers[lists->which[i]].data) != count)
+            return 0;
+        filled += count;
+    }
+    return filled == room;
+}
+
+/* "feistel-1"; `playhead/plan/permutation.py` says what it is. */
+
+#define GOLDEN 0x9E3779B97F4A7C15u
+enum { ROUNDS = 10, TOGETHER = 8, TABLE_BITS = 10 };
+
+typedef struct {
+    unsigned int left_bits, right_bits;
+    uint64_t left_mask, right_mask;
+    uint64_t round_keys[ROUNDS];
+    uint16_t tables[ROUNDS][1 << TABLE_BITS];
+} Network;
+
+static inline uint64_t mix(uint64_t x)
+{
+    x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9u;
+    x = (x ^ x >> 27) * 0x94D049BB133111EBu;
+    return x ^ x >> 31;
+}
+
+static void set_length(Network *network, uint64_t length)
+{
+    unsigned int width = 0;
+    while (width < 64 && (length - 1) >> width)
+        width++;
+    network->left_bits = width / 2;
+    network->right_bits = width - width / 2;
+    network->left_mask = ((uint64_t)1 << network->left_bits) - 1;
+    network->right_mask = ((uint64_t)1 << network->right_bits) - 1;
+}
+
+static void set_key(Network *network, uint64_t key)
+{
+    for (int r = 0; r < ROUNDS; r++)
+        network->round_keys[r] = mix(key + ((uint64_t)r + 1) * GOLDEN);
+}
+
+static void set_tables(Network *network)
+{
+    for (int r = 0; r < ROUNDS; r++) {
+        uint64_t source = r % 2 ? network->left_mask : network->right_mask;
+        uint64_t target = r % 2 ? network->right_mask : network->left_mask;
+        for (uint64_t half = 0; half <= source; half++)
+            network->tables[r][half] = (uint16_t)(mix(half ^ network->round_keys[r]) & target);
+    }
+}
+
+static inline uint64_t encipher(const Network *network, uint64_t x)
+{
+    uint64_t left = x >> network->right_bits, right = x & network->right_mask;
+    for (int r = 0; r < ROUNDS; r += 2) {
+        left ^= mix(right ^ network->round_keys[r]) & network->left_mask;
+        right ^= mix(left ^ network->round_keys[r + 1]) & network->right_mask;
+    }
+    return left << network->right_bits | right;
+}
+
+static inline uint64_t look_up(const Network *network, uint64_t x)
+{
+    uint64_t left = x >> network->right_bits, right = x & network->right_mask;
+    for (int r = 0; r < ROUNDS; r += 2) {
+        left ^= network->tables[r][right];
+        right ^= network->tables[r + 1][left];
+    }
+    return left << network->right_bits | right;
+}
+
+/* One key for several places. All are below `length`, so walking a cycle ends in range. */
+static void permute_run(const Network *network, const int64_t *index, size_t count, uint64_t length,
+                        int tables, int64_t *out)
+{
+    size_t i = 0;
+    if (tables) {
+        for (; i < count; i++) {
+            uint64_t x = look_up(network, (uint64_t)index[i]);
+            while (x >= length)
+                x = look_up(network, x);
+            out[i] = (int64_t)x;
+        }
+        return;
+    }
+    /* Several at once: one alone would wait for each of its multiplications. */
+    for (; i + TOGETHER <= count; i += TOGETHER) {
+        uint64_t left[TOGETHER], right[TOGETHER];
+        for (int k = 0; k < TOGETHER; k++) {
+            left[k] = (uint64_t)index[i + k] >> network->right_bits;
+            right[k] = (uint64_t)index[i + k] & network->right_mask;
+        }
+        for (int r = 0; r < ROUNDS; r += 2) {
+            for (int k = 0; k < TOGETHER; k++)
+                left[k] ^= mix(right[k] ^ network->round_keys[r]) & network->left_mask;
+            for (int k = 0; k < TOGETHER; k++)
+                right[k] ^= mix(left[k] ^ network->round_keys[r + 1]) & network->right_mask;
+        }
+        for (int k = 0; k < TOGETHER; k++) {
+            uint64_t x = left[k] << network->right_bits | right[k];
+            while (x >= length)
+                x = encipher(network, x);
+            out[i + k] = (int64_t)x;
+        }
+    }
+    for (; i < count; i++) {
+        uint64_t x = encipher(network, (uint64_t)index[i]);
+        while (x >= length)
+            x = encipher(network, x);
+        out[i] = (int64_t)x;
+    }
+}
+
+/* The elements at the places `index`, with one key or (key_step 1) a key for each place. 0 where a
+   place is outside range(length). `length` is from 1 to 2**62. */
+static int permute(Network *network, const int64_t *index, size_t count, uint64_t length,
+                   const uint64_t *keys, size_t key_step, int64_t *out)
+{
+    for (size_t i = 0; i < count; i++)
+        if ((uint64_t)index[i] >= length)
+            return 0;
+    set_length(network, length);
+    for (size_t i = 0, stop; i < count; i = stop) {
+        stop = key_step ? i + 1 : count;
+        while (stop < count && keys[stop] == keys[i])
+            stop++;
+        set_key(network, keys[i]);
+        /* A table costs as much as that many places do. */
+        int tables = network->right_bits <= TABLE_BITS && (stop - i) >> network->right_bits >= 2;
+        if (tables)
+            set_tables(network);
+        permute_run(network, index + i, stop - i, length, tables, out + i);
+    }
+    return 1;
+}
+
+/* Rows of an array. */
+
+typedef struct {
+    const uint8_t *data;
+    ptrdiff_t stride;
+    size_t rows, row_size;
+} Column;
+
+/* 0 where an index is outside range(rows); then nothing is written. */
+static int gather(const Column *column, const int64_t *index, size_t count, uint8_t *out)
+{
+    size_t size = column->row_size;
+    ptrdiff_t stride = column->stride;
+    for (size_t i = 0; i < count; i++)
+        if ((uint64_t)index[i] >= column->rows)
+            return 0;
+#define GATHER(SIZE)                                                                               \
+    for (size_t i = 0; i < count; i++)                                                             \
+        memcpy(out + i * (SIZE), column->data + (ptrdiff_t)index[i] * stride, SIZE);               \
+    return 1
+    switch (size) {
+    case 0:
+        return 1;
+    case 1:
+        GATHER(1);
+    case 2:
+        GATHER(2);
+    case 4:
+        GATHER(4);
+    case 8:
+        GATHER(8);
+    case 16:
+        GATHER(16);
+    }
+#undef GATHER
+    for (size_t i = 0; i < count; i++) {
+        if (i + 2 < count) {
+            const uint8_t *later = column->data + (ptrdiff_t)index[i + 2] * stride;
+            for (size_t ahead = 0; ahead < size && ahead < 512; ahead += 64)
+                PREFETCH(later + ahead);
+        }
+        memcpy(out + i * size, column->data + (ptrdiff_t)index[i] * stride, size);
+    }
+    return 1;
+}
+
+#ifndef PLAYHEAD_CORE_ONLY
+
+/* The module. Every function checks the sizes of what it is given, holds the buffers while it works,
+   and lets other threads run where that takes long enough to be worth it. */
+
+#define LONG_WORK 32768 /* bytes */
+
+#define WORK(bytes, statement)                                                                     \
+    do {                                                                                           \
+        if ((bytes) > LONG_WORK) {                                                                 \
+            Py_BEGIN_ALLOW_THREADS statement;                                                      \
+            Py_END_ALLOW_THREADS                                                                   \
+        } else {                                                                                   \
+            statement;                                                                             \
+        }                                                                                          \
+    } while (0)
+
+/* A contiguous buffer of `count` items (any number where that is negative) of `size` bytes each. */
+static int take(PyObject *object, Py_buffer *view, int writable, Py_ssize_t size, Py_ssize_t count)
+{
+    view->obj = NULL;
+    if (PyObject_GetBuffer(object, view, writable ? PyBUF_CONTIG : PyBUF_CONTIG_RO) < 0)
+        return 0;
+    if (view->len % size || (count >= 0 && view->len / size != count)
+        || (view->len && (size_t)(uintptr_t)view->buf % (size_t)size)) {
+        PyErr_Format(PyExc_ValueError,
+                     "a buffer of %zd aligned items of %zd bytes is needed, this one has %zd bytes",
+                     count, size, view->len);
+        PyBuffer_Release(view);
+        view->obj = NULL;
+        return 0;
+    }
+    return 1;
+}
+
+static void release(Py_buffer *views, Py_ssize_t count)
+{
+    for (Py_ssize_t i = 0; i < count; i++)
+        if (views[i].obj)
+            PyBuffer_Release(&views[i]);
+}
+
+static Bytes bytes_of(const Py_buffer *view)
+{
+    Bytes bytes = {view->buf, (size_t)view->len};
+    return bytes;
+}
+
+/* Records given as Python objects, with all that is held for them. */
+typedef struct {
+    PyObject *buffers;
+    Py_ssize_t buffer_count;
+    Py_buffer *views;
+    Bytes *bytes;
+    Py_buffer which, starts, stops;
+    Records records;
+    size_t total;
+} Held;
+
+static void let_go(Held *held)
+{
+    if (held->views)
+        release(held->views, held->buffer_count);
+    release(&held->which, 1);
+    release(&held->starts, 1);
+    release(&held->stops, 1);
+    PyMem_Free(held->views);
+    PyMem_Free(held->bytes);
+    Py_XDECREF(held->buffers);
+}
+
+static int hold(Held *held, PyObject *buffers, PyObject *which, PyObject *starts, PyObject *stops,
+                int framed)
+{
+    memset(held, 0, sizeof *held);
+    held->buffers = PySequence_Tuple(buffers);
+    if (!held->buffers)
+        return 0;
+    held->buffer_count = PyTuple_Size(held->buffers);
+    held->views = PyMem_Calloc((size_t)held->buffer_count + 1, sizeof(Py_buffer));
+    held->bytes = PyMem_Calloc((size_t)held->buffer_count + 1, sizeof(Bytes));
+    if (!held->views || !held->bytes) {
+        PyErr_NoMemory();
+        goto fail;
+    }
+    for (Py_ssize_t i = 0; i < held->buffer_count; i++) {
+        if (!take(PyTuple_GetItem(held->buffers, i), &held->views[i], 0, 1, -1))
+            goto fail;
+        held->bytes[i] = bytes_of(&held->views[i]);
+    }
+    if (!take(which, &held->which, 0, 8, -1)
+        || !take(starts, &held->starts, 0, 8, held->which.len / 8)
+        || !take(stops, &held->stops, 0, 8, held->which.len / 8))
+        goto fail;
+    Records records = {held->bytes,      (size_t)held->buffer_count, held->which.buf,
+                       held->starts.buf, held->stops.buf,            (size_t)held->which.len / 8};
+    held->records = records;
+    if (!records_lie_inside(&records, framed ? HEADER : 0, framed ? FOOTER : 0)) {
+        PyErr_SetString(PyExc_ValueError, "a record does not lie inside its buffer");
+        goto fail;
+    }
+    for (size_t i = 0; i < records.count; i++)
+        held->total += (size_t)(records.stops[i] - records.starts[i]) + 16;
+    return 1;
+fail:
+    let_go(held);
+    return 0;
+}
+
+static PyObject *checksum(PyObject *data, uint32_t (*made)(uint32_t), Crc crc)
+{
+    Py_buffer view;
+    uint32_t found;
+    if (!take(data, &view, 0, 1, -1))
+        return NULL;
+    WORK(view.len, found = made(~crc(~0u, view.buf, (size_t)view.len)));
+    PyBuffer_Release(&view);
+    return PyLong_FromUnsignedLong(found);
+}
+
+static uint32_t unchanged(uint32_t crc)
+{
+    return crc;
+}
+
+static PyObject *py_crc32c(PyObject *module, PyObject *data)
+{
+    (void)module;
+    return checksum(data, unchanged, crc_chosen);
+}
+
+static PyObject *py_crc32c_portable(PyObject *module, PyObject *data)
+{
+    (void)module;
+    return checksum(data, unchanged, crc_portable);
+}
+
+static PyObject *py_masked_crc32c(PyObject *module, PyObject *data)
+{
+    (void)module;
+    return checksum(data, masked, crc_chosen);
+}
+
+static PyObject *py_scan(PyObject *module, PyObject *args)
+{
+    (void)module;
+    PyObject *buffer, *offsets, *lengths, *crcs;
+    Py_ssize_t start, stop;
+    int verify, reason = SOUND;
+    Py_buffer views[4];
+    if (!PyArg_ParseTuple(args, "OnnpOOO", &buffer, &start, &stop, &verify, &offsets, &lengths,
+                          &crcs))
+        return NULL;
+    memset(views, 0, sizeof views);
+    Found found = {NULL, NULL, NULL, 0, 0};
+    size_t position = (size_t)start;
+    if (!take(buffer, &views[0], 0, 1, -1) || !take(offsets, &views[1], 1, 8, -1)
+        || !take(lengths, &views[2], 1, 8, views[1].len / 8)
+        || !take(crcs, &views[3], 1, 4, views[1].len / 8))
+        goto done;
+    if (start < 0 || stop > views[0].len) {
+        PyErr_SetString(PyExc_ValueError, "a scan begins and stops inside its buffer");
+        goto done;
+    }
+    found.offsets = views[1].buf;
+    found.lengths = views[2].buf;
+    found.crcs = views[3].buf;
+    found.room = (size_t)views[1].len / 8;
+    if (start < stop)
+        WORK(stop - start, reason = scan(bytes_of(&views[0]), &position, (size_t)stop, verify,
+                                         &found));
+done:
+    release(views, 4);
+    if (PyErr_Occurred())
+        return NULL;
+    return Py_BuildValue("nni", (Py_ssize_t)found.count, (Py_ssize_t)position, reason);
+}
+
+static PyObject *py_count_varints(PyObject *module, PyObject *data)
+{
+    (void)module;
+    Py_buffer view;
+    int64_t count;
+    if (!take(data, &view, 0, 1, -1))
+        return NULL;
+    WORK(view.len, count = count_varints(bytes_of(&view)));
+    PyBuffer_Release(&view);
+    return PyLong_FromLongLong(count);
+}
+
+static PyObject *py_varints(PyObject *module, PyObject *args)
+{
+    (void)module;
+    PyObject *data, *values, *ends;
+    Py_buffer views[3];
+    int64_t count = 0;
+    if (!PyArg_ParseTuple(args, "OOO", &data, &values, &ends))
+        return NULL;
+    memset(views, 0, sizeof views);
+    if (take(data, &views[0], 0, 1, -1) && take(values, &views[1], 1, 8, -1)
+        && take(ends, &views[2], 1, 8, views[1].len / 8))
+        WORK(views[0].len, count = varints(bytes_of(&views[0]), views[1].buf, views[2].buf,
+                                           views[1].len / 8));
+    release(views, 3);
+    return PyErr_Occurred() ? NULL : PyLong_FromLongLong(count);
+}
+
+static PyObject *py_check(PyObject *module, PyObject *args)
+{
+    (void)module;
+    PyObject *buffers, *which, *starts, *stops, *crcs;
+    Py_buffer view;
+    Held held;
+    int64_t bad = -1;
+    if (!PyArg_ParseTuple(args, "OOOOO", &buffers, &which, &starts, &stops, &crcs)
+        || !hold(&held, buffers, which, starts, stops, 1))
+        return NULL;
+    if (take(crcs, &view, 0, 4, (Py_ssize_t)held.records.count)) {
+        WORK(held.total, bad = check(&held.records, view.buf));
+        PyBuffer_Release(&view);
+    }
+    let_go(&held);
+    return PyErr_Occurred() ? NULL : PyLong_FromLongLong(bad);
+}
+
+static PyObject *py_slices(PyObject *module, PyObject *args)
+{
+    (void)module;
+    PyObject *buffers, *which, *starts, *stops, *list;
+    Held held;
+    if (!PyArg_ParseTuple(args, "OOOO", &buffers, &which, &starts, &stops)
+        || !hold(&held, buffers, which, starts, stops, 0))
+        return NULL;
+    list = PyList_New((Py_ssize_t)held.records.count);
+    for (size_t i = 0; list && i < held.records.count; i++) {
+        Bytes record = record_at(&held.records, i);
+        PyObject *item
+            = PyBytes_FromStringAndSize((const char *)record.data, (Py_ssize_t)record.size);
+        if (!item || PyList_SetItem(list, (Py_ssize_t)i, item) < 0)
+            Py_CLEAR(list);
+    }
+    let_go(&held);
+    return list;
+}
+
+/* Fill one field of a layout from the arguments; `views` is for its name, out, default. */
+static int take_layout(Field *field, Py_buffer *views, PyObject *name, PyObject *out,
+                       PyObject *fallback, Py_ssize_t rows)
+{
+    static uint64_t nothing;
+    Py_ssize_t size = field->kind == FLOAT ? 4 : 8;
+    if (field->count > PY_SSIZE_T_MAX / (rows ? rows : 1) / 8) {
+        PyErr_SetString(PyExc_ValueError, "a count is too large");
+        return 0;
+    }
+    if (!name || !out || !fallback || !take(name, &views[0], 0, 1, -1))
+        return 0;
+    field->name = bytes_of(&views[0]);
+    if (out != Py_None) {
+        if (field->kind == BYTES || field->count < 0) {
+            PyErr_SetString(PyExc_ValueError, "only numbers of a fixed count go into an array");
+            return 0;
+        }
+        if (!take(out, &views[1], 1, size, rows * (Py_ssize_t)field->count))
+            return 0;
+        field->out = views[1].len ? views[1].buf : &nothing;
+    } else if (field->kind != BYTES && field->count >= 0) {
+        PyErr_SetString(PyExc_ValueError, "numbers of a fixed count need an array");
+        return 0;
+    }
+    if (fallback != Py_None) {
+        if (!take(fallback, &views[2], 0, 1, field->out ? size * (Py_ssize_t)field->count : -1))
+            return 0;
+        field->fallback = views[2].len ? views[2].buf : &nothing;
+    }
+    return 1;
+}
+
+static PyObject *py_examples(PyObject *module, PyObject *args)
+{
+    (void)module;
+    PyObject *buffers, *which, *starts, *stops, *crcs, *names, *kinds, *counts, *outs, *fallbacks;
+    PyObject *spans, *result = NULL;
+    Held held;
+    Py_buffer fixed[4], *views = NULL;
+    Layout layout = {NULL, 0, NULL, 1};
+    Py_ssize_t count = 0;
+    if (!PyArg_ParseTuple(args, "OOOOOO!OOO!O!O", &buffers, &which, &starts, &stops, &crcs,
+                          &PyTuple_Type, &names, &kinds, &counts, &PyTuple_Type, &outs,
+                          &PyTuple_Type, &fallbacks, &spans)
+        || !hold(&held, buffers, which, starts, stops, crcs != Py_None))
+        return NULL;
+    memset(fixed, 0, sizeof fixed);
+    Py_ssize_t rows = (Py_ssize_t)held.records.count;
+    count = PyTuple_Size(names);
+    if (PyTuple_Size(outs) != count || PyTuple_Size(fallbacks) != count || count > 1 << 20) {
+        PyErr_SetString(PyExc_ValueError, "each field needs a name, an array or None, a default or None");
+        goto done;
+    }
+    if (!take(kinds, &fixed[0], 0, 1, count) || !take(counts, &fixed[1], 0, 8, count)
+        || !take(spans, &fixed[2], 1, 8, 3 * count * rows)
+        || (crcs != Py_None && !take(crcs, &fixed[3], 0, 4, rows)))
+        goto done;
+    layout.count = (size_t)count;
+    while (layout.slot_mask < 2 * layout.count)
+        layout.slot_mask = 2 * layout.slot_mask + 1;
+    layout.fields = PyMem_Calloc(layout.count + 1, sizeof(Field));
+    layout.slots = PyMem_Calloc(layout.slot_mask + 1, sizeof(int32_t));
+    views = PyMem_Calloc(3 * layout.count + 1, sizeof(Py_buffer));
+    if (!layout.fields || !layout.slots || !views) {
+        PyErr_NoMemory();
+        goto done;
+    }
+    for (Py_ssize_t f = 0; f < count; f++) {
+        Field *field = &layout.fields[f];
+        field->kind = ((const uint8_t *)fixed[0].buf)[f];
+        field->count = ((const int64_t *)fixed[1].buf)[f];
+        if (field->kind != BYTES && field->kind != FLOAT && field->kind != INT64) {
+            PyErr_SetString(PyExc_ValueError, "a kind is bytes, float or int64");
+            goto done;
+        }
+        if (!take_layout(field, views + 3 * f, PyTuple_GetItem(names, f), PyTuple_GetItem(outs, f),
+                         PyTuple_GetItem(fallbacks, f), rows))
+            goto done;
+        field->begins = (int64_t *)fixed[2].buf + 3 * f * rows;
+        field->ends = field->begins + rows;
+        field->counts = field->ends + rows;
+    }
+    int64_t bad;
+    fill_slots(&layout);
+    WORK(held.total, bad = examples(&held.records, crcs == Py_None ? NULL : fixed[3].buf, &layout));
+    result = PyLong_FromLongLong(bad);
+done:
+    if (views)
+        release(views, 3 * count);
+    release(fixed, 4);
+    PyMem_Free(views);
+    PyMem_Free(layout.fields);
+    PyMem_Free(layout.slots);
+    let_go(&held);
+    return result;
+}
+
+static PyObject *py_values(PyObject *module, PyObject *args)
+{
+    (void)module;
+    PyObject *buffers, *which, *begins, *ends, *counts, *out;
+    Py_buffer views[2];
+    Held held;
+    int kind, fits = 0;
+    if (!PyArg_ParseTuple(args, "iOOOOOO", &kind, &buffers, &which, &begins, &ends, &counts, &out)
+        || !hold(&held, buffers, which, begins, ends, 0))
+        return NULL;
+    memset(views, 0, sizeof views);
+    Py_ssize_t size = kind == BYTES ? 16 : kind == FLOAT ? 4 : 8;
+    if (kind != BYTES && kind != FLOAT && kind != INT64)
+        PyErr_SetString(PyExc_ValueError, "a kind is bytes, float or int64");
+    else if (take(counts, &views[0], 0, 8, (Py_ssize_t)held.records.count)
+             && take(out, &views[1], 1, kind == FLOAT ? 4 : 8, -1)) {
+        int64_t room = views[1].len / size;
+        int64_t *stops = kind == BYTES ? (int64_t *)views[1].buf + room : NULL;
+        if (views[1].len % size)
+            PyErr_SetString(PyExc_ValueError, "bytes need as many ends as beginnings");
+        else
+            WORK(held.total, fits = values_of(&held.records, (uint8_t)kind, views[0].buf,
+                                              views[1].buf, stops, room));
+    }
+    release(views, 2);
+    let_go(&held);
+    return PyErr_Occurred() ? NULL : PyBool_FromLong(fits);
+}
+
+static PyObject *py_feistel(PyObject *module, PyObject *args)
+{
+    (void)module;
+    PyObject *index, *keys, *out;
+    unsigned long long length;
+    Py_buffer views[3];
+    int inside = 0;
+    if (!PyArg_ParseTuple(args, "OKOO", &index, &length, &keys, &out))
+        return NULL;
+    memset(views, 0, sizeof views);
+    if (length < 1 || length > (uint64_t)1 << 62) {
+        PyErr_SetString(PyExc_ValueError, "a length is from 1 to 2**62");
+        return NULL;
+    }
+    Network *network = PyMem_Malloc(sizeof *network);
+    if (!network)
+        return PyErr_NoMemory();
+    if (take(index, &views[0], 0, 8, -1) && take(keys, &views[1], 0, 8, -1)
+        && take(out, &views[2], 1, 8, views[0].len / 8)) {
+        Py_ssize_t count = views[0].len / 8, given = views[1].len / 8;
+        if (given != 1 && given != count)
+            PyErr_SetString(PyExc_ValueError, "one key is needed, or one for each place");
+        else
+            WORK(views[0].len * 4,
+                 inside = permute(network, views[0].buf, (size_t)count, length, views[1].buf,
+                                  given == 1 ? 0 : 1, views[2].buf));
+    }
+    release(views, 3);
+    PyMem_Free(network);
+    if (!PyErr_Occurred() && !inside)
+        PyErr_Format(PyExc_IndexError, "a place is outside range(%llu)", length);
+    if (PyErr_Occurred())
+        return NULL;
+    Py_RETURN_NONE;
+}
+
+/* False where the rows are not contiguous each. */
+static PyObject *py_gather(PyObject *module, PyObject *args)
+{
+    (void)module;
+    PyObject *array, *index, *out;
+    Py_buffer views[3];
+    int inside = 1, handled = 0;
+    if (!PyArg_ParseTuple(args, "OOO", &array, &index, &out))
+        return NULL;
+    memset(views, 0, sizeof views);
+    if (PyObject_GetBuffer(array, &views[0], PyBUF_STRIDED_RO) < 0)
+        return NULL;
+    Py_ssize_t row = views[0].itemsize;
+    int contiguous = views[0].ndim > 0;
+    for (int axis = views[0].ndim - 1; axis > 0; axis--) {
+        if (views[0].shape[axis] > 1 && views[0].strides[axis] != row)
+            contiguous = 0;
+        row *= views[0].shape[axis];
+    }
+    if (!contiguous)
+        goto done;
+    if (!take(index, &views[1], 0, 8, -1))
+        goto done;
+    Py_ssize_t count = views[1].len / 8;
+    if (!take(out, &views[2], 1, 1, -1))
+        goto done;
+    if ((row && count > PY_SSIZE_T_MAX / row) || views[2].len != count * row) {
+        PyErr_SetString(PyExc_ValueError, "the rows do not fill the array they are to go to");
+        goto done;
+    }
+    Column column = {views[0].buf, views[0].strides[0], (size_t)views[0].shape[0], (size_t)row};
+    WORK(views[2].len, inside = gather(&column, views[1].buf, (size_t)count, views[2].buf));
+    handled = 1;
+done:
+    release(views, 3);
+    if (!PyErr_Occurred() && !inside)
+        PyErr_SetString(PyExc_IndexError, "an index is outside the array");
+    return PyErr_Occurred() ? NULL : PyBool_FromLong(handled);
+}
+
+static PyMethodDef methods[] = {
+    {"crc32c", py_crc32c, METH_O, NULL},
+    {"crc32c_portable", py_crc32c_portable, METH_O, NULL},
+    {"masked_crc32c", py_masked_crc32c, METH_O, NULL},
+    {"scan", py_scan, METH_VARARGS, NULL},
+    {"count_varints", py_count_varints, METH_O, NULL},
+    {"varints", py_varints, METH_VARARGS, NULL},
+    {"check", py_check, METH_VARARGS, NULL},
+    {"slices", py_slices, METH_VARARGS, NULL},
+    {"examples", py_examples, METH_VARARGS, NULL},
+    {"values", py_values, METH_VARARGS, NULL},
+    {"feistel", py_feistel, METH_VARARGS, NULL},
+    {"gather", py_gather, METH_VARARGS, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+static int execute(PyObject *module)
+{
+    prepare();
+    return PyModule_AddStringConstant(module, "CRC32C", crc_name);
+}
+
+static PyModuleDef_Slot slots[] = {
+    {Py_mod_exec, (void *)execute},
+#if !defined(Py_LIMITED_API) && PY_VERSION_HEX >= 0x030C0000
+    {Py_mod_multiple_interpreters, Py_MOD_PER_INTERPRETER_GIL_SUPPORTED},
+#endif
+#ifdef Py_GIL_DISABLED
+    {Py_mod_gil, Py_MOD_GIL_NOT_USED},
+#endif
+    {0, NULL},
+};
+
+static struct PyModuleDef definition = {
+    .m_base = PyModuleDef_HEAD_INIT,
+    .m_name = "playhead._kernels",
+    .m_size = 0,
+    .m_methods = methods,
+    .m_slots = slots,
+};
+
+PyMODINIT_FUNC PyInit__kernels(void)
+{
+    return PyModuleDef_Init(&definition);
+}
+
+#endif

@@ -1,0 +1,53 @@
+"""Where work is done: what the ordered read-ahead asks of threads, processes and clusters alike."""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import Future
+from typing import Any, Protocol
+
+import numpy as np
+
+from playhead.plan.compute import Job, Outcome, Result
+
+
+class Pool(Protocol):
+    """Does jobs, any number at once, in any order.
+
+    A job that fails gives an outcome with an error; the future itself fails only where the pool cannot go on.
+    """
+
+    workers: int
+    """How many jobs run at once; `resize` changes it."""
+
+    most: int
+    """How many that may become."""
+
+    def submit(self, job: Job[Any, Result], sent: Any) -> Future[Outcome[Result]]:
+        """Do it, soon. The future may be cancelled while it has not begun; it is, where the pool is closed."""
+        ...
+
+    def in_doubt(self, job: Job[Any, Any]) -> bool:
+        """Whether nobody knows yet in which form the job's functions run: one element has to show it."""
+        ...
+
+    def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any] | None:
+        """An uninitialised array, 64-byte aligned, that workers write into; None: they send results back."""
+        ...
+
+    def resize(self, workers: int) -> None: ...
+
+    def close(self, wait: bool = True) -> None:
+        """No new work; what has begun ends, and `wait` waits for it. What nobody began is cancelled."""
+        ...
+
+    def abandon(self) -> None:
+        """Forget what a forked child does not have: threads, processes, connections."""
+        ...
+
+
+def cores() -> int:
+    """The cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
