@@ -1,5 +1,6 @@
 """Batches read in parts: whatever the cut, the batches are those that one thread reads whole."""
 
+import pickle
 import threading
 from collections import namedtuple
 
@@ -22,7 +23,8 @@ Pair = namedtuple("Pair", "left right")
 @pytest.fixture(autouse=True)
 def _parts_of_one_element(monkeypatch):
     """Every function is found to be too slow for more than one element in a task."""
-    monkeypatch.setattr(Pace, "TARGET_SECONDS", 1e-9)
+    monkeypatch.setattr(Pace, "SECONDS", 1e-9)
+    monkeypatch.setattr(ThreadPool, "pace_seconds", 1e-9)
 
 
 def numbers(n=23):
@@ -140,7 +142,7 @@ def test_each_batch_has_memory_of_its_own():
 
 
 def test_cheap_batches_go_several_to_a_task(monkeypatch):
-    monkeypatch.setattr(Pace, "TARGET_SECONDS", 10.0)
+    monkeypatch.setattr(ThreadPool, "pace_seconds", 10.0)
     tasks, submit = [], ThreadPool.submit
 
     def counted(pool, job, sent):
@@ -195,9 +197,13 @@ def test_a_sheet_gives_back_what_was_written_whatever_fits(data):
     assert isinstance(found, Columns) == (len(set(kinds)) == 1)
 
 
-def test_a_sheet_without_memory_for_workers_takes_what_comes_back():
-    sheet = Sheet(4, None, lambda shape, dtype: None)
-    for low in (2, 0):
-        part = Columns(np.arange(low, low + 2), 2)
-        sheet.keep(low, 2, sheet.write(low, part))
-    assert [int(x) for x in sheet.elements().rows()] == [0, 1, 2, 3]
+def test_a_sheet_without_memory_for_workers_takes_what_comes_back_from_other_processes():
+    sheet = Sheet(6, None, lambda shape, dtype: None)
+    for low in (4, 0, 2):
+        there = pickle.loads(pickle.dumps(sheet))
+        written = there.write(low, Rows([np.int64(low), np.int64(low + 1)]))
+        assert written.left is not None
+        sheet.keep(low, 2, written)
+    found = sheet.elements()
+    assert isinstance(found, Columns) and found.nest.tolist() == [0, 1, 2, 3, 4, 5]
+    assert found.nest.ctypes.data % 64 == 0

@@ -82,7 +82,9 @@ class Ordered:
         self.ahead = 0
 
     def pace(self, node: Node) -> Pace:
-        return _pace(node, self.records, self.pool.workers)
+        pace = _pace(node, self.records, self.pool.workers)
+        pace.seconds = self.pool.pace_seconds
+        return pace
 
     def read(self, node: Node, spans: Iterable[Span]) -> Iterator[tuple[Piece, Block]]:
         batches = node.batches
@@ -154,7 +156,7 @@ class Ordered:
             raise self._late(job, item) from None
         self.alive = time.monotonic()
         if self.tuner is not None:
-            self.tuner.delivered(size, time.perf_counter() - began)
+            self.tuner.delivered(size, time.perf_counter() - began, outcome)
         return outcome
 
     def _late(self, job: Job[Item, Any], item: Item) -> ReadAheadTimeout:

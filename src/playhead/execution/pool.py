@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from concurrent.futures import Future
+from itertools import islice
 from typing import Any, Protocol
 
 import numpy as np
@@ -22,6 +23,9 @@ class Pool(Protocol):
 
     most: int
     """How many that may become."""
+
+    pace_seconds: float
+    """How long a task should take: long against what handing it out costs."""
 
     def submit(self, job: Job[Any, Result], sent: Any) -> Future[Outcome[Result]]:
         """Do it, soon. The future may be cancelled while it has not begun; it is, where the pool is closed."""
@@ -44,6 +48,13 @@ class Pool(Protocol):
     def abandon(self) -> None:
         """Forget what a forked child does not have: threads, processes, connections."""
         ...
+
+
+def made_from(sent: Any) -> tuple[list[str], str]:
+    """The first records that a task works on, where it carries them, and how to say so."""
+    first = sent[0] if isinstance(sent, tuple) and sent else getattr(sent, "located", sent)
+    records = [str(r) for r in islice(first.records(), 4)] if hasattr(first, "records") else []
+    return records, "; ".join(records[:3]) + (" ..." if len(records) > 3 else "")
 
 
 def cores() -> int:

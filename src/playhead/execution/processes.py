@@ -19,7 +19,7 @@ from playhead.execution.memory import Shelf
 from playhead.execution.parcels import Packing
 from playhead.execution.pool import cores
 from playhead.plan.block import aligned_empty
-from playhead.plan.compute import Job, Outcome, Result
+from playhead.plan.compute import Job, Outcome, Pace, Result
 from playhead.plan.node import Node
 from playhead.plan.prefetch import AUTOTUNE
 
@@ -52,6 +52,8 @@ class ProcessPool:
 
     Raises `PipelineError` where the pipeline cannot be sent to another process.
     """
+
+    pace_seconds = Pace.SECONDS
 
     def __init__(self, root: Node, workers: int = AUTOTUNE, *, memory: int = MEMORY) -> None:
         self.workers = self.most = cores() if workers == AUTOTUNE else workers

@@ -20,6 +20,7 @@ from playhead.plan.block import (
     Columns,
     Nest,
     Rows,
+    aligned_empty,
     all_like,
     leaves,
     map_nest,
@@ -52,16 +53,17 @@ class Sheet:
         self._empty: Empty | None = empty
         self._lock = threading.Lock()
         self._spec = self._nest = None
+        self._is_shared = True
         self._parts: dict[int, tuple[int, Block | None]] = {}
         if spec is not None:
-            self._take_memory(spec)
+            self._take_memory(spec, empty)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _elsewhere, (self.length, self._spec, self._nest)
+        spec, nest = (self._spec, self._nest) if self._is_shared else (None, None)
+        return _elsewhere, (self.length, spec, nest)
 
-    def _take_memory(self, spec: Nest) -> None:
-        assert self._empty is not None
-        empty, refused = self._empty, False
+    def _take_memory(self, spec: Nest, empty: Empty) -> None:
+        refused = False
 
         def memory(leaf: ArraySpec) -> Any:
             nonlocal refused
@@ -79,7 +81,7 @@ class Sheet:
         size = nbytes(block)
         with self._lock:
             if self._spec is None and self._empty is not None and len(block):
-                self._take_memory(spec_of(block.slice(0, 1).rows()[0]))
+                self._take_memory(spec_of(block.slice(0, 1).rows()[0]), self._empty)
         if self._spec is not None and self._fill(low, block):
             return Written(None, size)
         return Written(block if self._empty is not None else _compact(block), size)
@@ -94,6 +96,10 @@ class Sheet:
         """Take note of a part of `count` elements that a worker has done, and take what did not fit."""
         left = written.left
         if left is not None:
+            left = self.write(low, left).left
+        if left is not None and self._spec is None and len(left):
+            self._is_shared = False  # memory of our own: workers go on sending their parts back
+            self._take_memory(spec_of(left.slice(0, 1).rows()[0]), aligned_empty)
             left = self.write(low, left).left
         self._parts[low] = (count, left)
 

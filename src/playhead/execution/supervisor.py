@@ -11,7 +11,6 @@ import sys
 import threading
 import time
 from collections import deque
-from itertools import islice
 from multiprocessing import Pipe
 from multiprocessing.connection import wait
 from typing import Any
@@ -21,6 +20,7 @@ from playhead.execution import worker as there
 from playhead.execution.arena import Arena
 from playhead.execution.memory import Shelf
 from playhead.execution.parcels import SMALL, Parcel, adopted, unpacked
+from playhead.execution.pool import made_from
 from playhead.execution.remote import Plan, arrived
 from playhead.execution.staff import NO_ROOM, Room, Task, Worker, said
 from playhead.plan.compute import Outcome
@@ -249,8 +249,7 @@ class Supervisor:
             )
 
     def _give_up(self, task: Task, code: int | None) -> None:
-        records = [str(record) for record in islice(_records(task), 4)]
-        made = "; ".join(records[:3]) + (" ..." if len(records) > 3 else "")
+        records, made = made_from(task.sent)
         error = errors.WorkerLost(
             f"{DEATHS} processes in a row died over {made or 'the same elements'}; the last one {said(code)}",
             help="a library that crashes on this record, or memory that runs out",
@@ -310,13 +309,3 @@ class Supervisor:
             self._rope.close()
         self._shelf.close()
         self.arena.close()
-
-
-def _records(task: Task) -> Any:
-    located = getattr(task.sent, "located", None)
-    if located is not None:
-        return located.records()
-    for part in task.sent if isinstance(task.sent, tuple) else (task.sent,):
-        if hasattr(part, "records"):
-            return part.records()
-    return iter(())

@@ -15,7 +15,7 @@ import numpy as np
 
 from playhead.execution.pool import cores
 from playhead.plan.block import aligned_empty
-from playhead.plan.compute import Job, Outcome, Result, perform
+from playhead.plan.compute import Job, Outcome, Pace, Result, perform
 from playhead.plan.prefetch import AUTOTUNE
 
 MOST_FOR_EACH_CORE = 16  # threads may wait for disks and networks instead of computing
@@ -37,6 +37,8 @@ class _Desk:
 
 class ThreadPool:
     """`workers` threads, made as they are needed; `most` is how many AUTOTUNE may make of them."""
+
+    pace_seconds = Pace.SECONDS
 
     def __init__(self, workers: int = AUTOTUNE) -> None:
         tuned = workers == AUTOTUNE

@@ -57,6 +57,10 @@ class Job(ABC, Generic[Item, Result]):
         """Where the item's elements come from, for messages."""
         return iter(())
 
+    def partial(self, error: Exception) -> Result | None:
+        """The results of the elements before the one that `error` came from, where nothing may be redone."""
+        return None
+
     def explained(self, error: BaseException, item: Item) -> BaseException:
         """An error that the work on `item` raised, with what only the coordinator knows of it."""
         return error
@@ -64,7 +68,7 @@ class Job(ABC, Generic[Item, Result]):
 
 @dataclass(slots=True)
 class Outcome(Generic[Result]):
-    """What became of an item: its result, or the error; and what it took.
+    """What became of an item: its result, or the error and what was done before it; and what it took.
 
     `seconds` on the clock, `cpu` seconds of a processor, `nbytes` about how much memory the result holds.
     `forms` and `warned` come from other processes: which form each of the plan's functions took there, and
@@ -87,24 +91,25 @@ def perform(job: Job[Any, Result], sent: Any) -> Outcome[Result]:
     try:
         result = job(sent)
     except Exception as raised:
-        error = raised
+        result, error = job.partial(raised), raised
     seconds, cpu = time.perf_counter() - began, time.thread_time() - worked
     return Outcome(result, error, seconds, cpu, nbytes(result))
 
 
 class Pace:
-    """How many elements to compute in one call: enough to fill some ten milliseconds."""
+    """How many elements to compute in one call: `size`, enough to fill `seconds`, some ten milliseconds."""
 
-    TARGET_SECONDS = 0.01
+    SECONDS = 0.01
 
     def __init__(self, most: int) -> None:
         self.size = 1
         self.most = max(1, most)
+        self.seconds = self.SECONDS
 
     def report(self, count: int, seconds: float) -> None:
         if 2 * count <= self.size:
             return  # a rest: what it took says little
-        ideal = count * self.TARGET_SECONDS / max(seconds, 1e-9)
+        ideal = count * self.seconds / max(seconds, 1e-9)
         self.size = int(max(1, min(ideal, 2 * count, self.most)))
 
 
@@ -136,13 +141,20 @@ def attempt(
     weight: int = 1,
     after: bool = False,
 ) -> Iterator[tuple[Item, Result]]:
-    """(item, result) in order. Where an item fails, its elements come one by one up to the failing one."""
+    """(item, result) in order.
+
+    Where an item fails, its elements come one by one up to the failing one, or, where the job kept them, all
+    at once: the result then is shorter than the item.
+    """
     for item, outcome in compute.ordered(job, items, weight=weight, after=after):
         if outcome.error is None:
             if pace is not None:
                 pace.report(len(item), outcome.seconds)
             yield item, outcome.result  # type: ignore[misc]
             continue
+        if outcome.result is not None:
+            yield item, outcome.result
+            raise job.explained(outcome.error, item)
         for single in item.singles():
             for _, again in compute.ordered(job, [single], weight=weight):
                 if again.error is not None:

@@ -64,14 +64,11 @@ class Map(Node):
 
     def walk(self, cursor: Cursor, compute: Compute) -> Iterator[Chunk]:
         chunks = self.parent.open(cursor, compute)
-        for chunk, (block, error) in attempt(
+        for chunk, block in attempt(
             compute, Applying(self), chunks, weight=self.weight, after=True
         ):
-            if error is None:
-                yield chunk.with_block(block)
-            else:
-                yield chunk.slice(0, len(block)).with_block(block)
-                raise explain(error, self, len(chunk), chunk.keys, chunk.trace)
+            done = chunk if len(block) == len(chunk) else chunk.slice(0, len(block))
+            yield done.with_block(block)
 
 
 class OnChunks(Job[Chunk, Result]):
@@ -95,23 +92,21 @@ class OnChunks(Job[Chunk, Result]):
             yield from item.trace(k)
 
 
-class Applying(OnChunks[tuple[Block, Exception | None]]):
-    """A map's results, or those before an element it failed on, and the error.
+class Applying(OnChunks[Block]):
+    """A map's results.
 
-    Nothing is called again to get them: a function may have changed its argument in place. Raises where a
-    block form failed as a whole and has no results.
+    Nothing is called again to get those before an element it failed on: a function may have changed its
+    argument in place. A block form that failed as a whole has none.
     """
 
     node: Map
 
-    def __call__(self, sent: Given) -> tuple[Block, Exception | None]:
-        try:
-            return self.node.function(sent.block, self.node.keys(sent.keys)), None
-        except Exception as error:
-            done: list[Any] | None = error.__dict__.pop("playhead_done", None)
-            if done is None:
-                raise
-            return Rows(done), error
+    def __call__(self, sent: Given) -> Block:
+        return self.node.function(sent.block, self.node.keys(sent.keys))
+
+    def partial(self, error: Exception) -> Block | None:
+        done: list[Any] | None = error.__dict__.pop("playhead_done", None)
+        return None if done is None else Rows(done)
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,7 +14,7 @@ import numpy as np
 
 from playhead.errors import PipelineError, SlowResume, SourceChanged, warn
 from playhead.plan.block import Columns, Nest, Rows, taken
-from playhead.plan.compute import Chunk, Compute, Pace
+from playhead.plan.compute import Chunk, Compute
 from playhead.plan.functions import function_name
 from playhead.plan.node import UNKNOWN, Node, Source
 from playhead.plan.places import Cursor, Index, Places, Record, is_place
@@ -81,7 +81,7 @@ class Generated(Source):
                 for item in items:
                     rows.append(taken(item))
                     seconds = time.perf_counter() - began
-                    if len(rows) >= pace.size or seconds > Pace.TARGET_SECONDS:
+                    if len(rows) >= pace.size or seconds > pace.seconds:
                         pace.report(len(rows), seconds)
                         yield self._chunk(epoch, index, rows)
                         index, rows, began = index + len(rows), [], time.perf_counter()
