@@ -10,10 +10,3 @@ def tests(session: nox.Session) -> None:
     """The whole suite in a fresh environment."""
     session.install("--editable", ".[test]")
     session.run("python", "-m", "pytest", *session.posargs)
-
-
-@nox.session(python="3.11")
-def ray(session: nox.Session) -> None:
-    """Reading over a Ray cluster."""
-    session.install("--editable", ".[ray]", "pytest>=8.2")
-    session.run("python", "-m", "pytest", "tests/ray", *session.posargs)

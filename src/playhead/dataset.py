@@ -329,12 +329,16 @@ class Dataset:
         """
         if on not in ("threads", "processes", "ray"):
             raise PipelineError(f'prefetch(on={on!r}): it is "threads", "processes" or "ray"')
-        if buffer_size < AUTOTUNE:
-            raise PipelineError(f"prefetch buffer_size {buffer_size}: at least 0, or AUTOTUNE (-1)")
+        is_whole = isinstance(buffer_size, int | np.integer) and not isinstance(buffer_size, bool)
+        if not is_whole or buffer_size < AUTOTUNE:
+            raise PipelineError(
+                f"prefetch(buffer_size={buffer_size!r}): a whole number, or AUTOTUNE (-1)"
+            )
         if workers != AUTOTUNE:
             _positive("prefetch", "workers", workers)
-        if timeout is not None and not timeout > 0:
-            raise PipelineError(f"prefetch timeout {timeout!r}: more than 0 seconds, or None")
+        is_time = isinstance(timeout, int | float) and timeout > 0
+        if timeout is not None and not is_time:
+            raise PipelineError(f"prefetch(timeout={timeout!r}): more than 0 seconds, or None")
         return self._add(Prefetch, int(buffer_size), int(workers), on, timeout, name=name)
 
     # --- seeds, passes, iterators -----------------------------------------------------------------------

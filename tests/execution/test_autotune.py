@@ -1,5 +1,6 @@
 """AUTOTUNE against models of pools whose rate is known, and in real threads."""
 
+import heapq
 import random
 import time
 
@@ -134,6 +135,39 @@ def test_trials_in_vain_become_rare():
     model.resize = counted
     model.run(600)
     assert len(trials) <= 2 * (600 / 60 + 5)
+
+
+class InFlight:
+    """Tasks that sleep for `latency`, begun as workers are free and delivered in order."""
+
+    def __init__(self, latency):
+        self.workers, self.most, self.latency = CORES, 32, latency
+        self.now = 0.0
+        self.chosen = []
+        self.tuner = Tuner(self, clock=lambda: self.now)
+
+    def resize(self, workers):
+        self.workers = workers
+        self.chosen.append(workers)
+
+    def run(self, seconds):
+        queued, running = 0, []
+        while self.now < seconds:
+            while queued + len(running) < 2 * self.workers + 1:
+                queued += 1
+            while queued and len(running) < self.workers:
+                queued -= 1
+                heapq.heappush(running, self.now + self.latency)
+            began, self.now = self.now, heapq.heappop(running)
+            outcome = Outcome(seconds=self.latency, cpu=0.01 * self.latency)
+            self.tuner.delivered(1, self.now - began, outcome)
+
+
+@pytest.mark.parametrize("latency", [0.005, 0.1, 0.5, 1.0])
+def test_tasks_begun_before_a_change_do_not_judge_it(latency):
+    model = InFlight(latency)
+    model.run(60)
+    assert model.chosen[:4] == [4, 8, 16, 32]
 
 
 # Real threads

@@ -4,6 +4,8 @@ import contextlib
 import os
 import random
 import signal
+import subprocess
+import sys
 import threading
 import time
 
@@ -210,3 +212,56 @@ def test_where_work_is_done_is_no_part_of_what_a_position_says():
 def test_only_known_places_to_work_are_accepted():
     with pytest.raises(PipelineError, match='it is "threads", "processes" or "ray"'):
         Dataset.range(3).prefetch(on="fibers")
+
+
+class Particular(Exception):
+    """Takes other arguments than it keeps, as those of many libraries do."""
+
+    def __init__(self, code, *, why):
+        super().__init__(f"{code}: {why}")
+        self.code = code
+
+
+def test_an_exception_of_any_class_can_be_caught_by_its_class():
+    def fails(x):
+        raise Particular(7, why="it is so")
+
+    dataset = Dataset.range(3).map(fails).prefetch(2, workers=1, on="processes")
+    with dataset.iterator() as iterator, pytest.raises(Particular, match="7: it is so") as caught:
+        next(iterator)
+    assert caught.value.code == 7
+
+
+SPAWNED = """
+import multiprocessing
+from playhead import Dataset
+
+def double(x):
+    return 2 * x
+
+def train(daemon):
+    try:
+        print([int(x) for x in Dataset.range(3).map(double).prefetch(on="processes", workers=1)], flush=True)
+    except Exception as error:
+        print(type(error).__name__, "on=\\"threads\\"" in str(error).replace("'", '"'), flush=True)
+
+if __name__ == "__main__":
+    for daemon in (False, True):
+        child = multiprocessing.get_context("spawn").Process(target=train, args=(daemon,), daemon=daemon)
+        child.start()
+        child.join()
+"""
+
+
+def test_a_script_that_starts_processes_of_its_own_can_read_on_processes_in_them(tmp_path):
+    (tmp_path / "script.py").write_text(SPAWNED)
+    done = subprocess.run(
+        [sys.executable, str(tmp_path / "script.py")], capture_output=True, text=True, timeout=120
+    )
+    assert done.stdout.splitlines() == ["[0, 2, 4]", "PipelineError True"], done.stderr
+
+
+@pytest.mark.parametrize("size", [2.5, True, "auto", None, -2])
+def test_a_number_of_elements_ahead_is_a_whole_number(size):
+    with pytest.raises(PipelineError, match="buffer_size"):
+        Dataset.range(3).prefetch(size)

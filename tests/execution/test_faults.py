@@ -102,7 +102,7 @@ def test_after_a_timeout_the_same_step_can_be_tried_again(stuck):
         assert [int(x) for x in iterator] == [3, 4, 5]
 
 
-@pytest.mark.parametrize("timeout", [0, -1, float("nan")])
+@pytest.mark.parametrize("timeout", [0, -1, float("nan"), "60"])
 def test_a_timeout_is_a_time(timeout):
     with pytest.raises(PipelineError, match="timeout"):
         Dataset.range(3).prefetch(timeout=timeout)

@@ -125,13 +125,20 @@ def test_an_error_keeps_what_it_holds_even_where_its_class_forgets_it():
     assert "raise error" in str(got.__cause__)
 
 
-def test_an_error_that_comes_back_as_another_is_told_by_name():
+def test_an_error_whose_class_takes_other_arguments_is_of_its_class_again():
     class Picky(Exception):
         def __init__(self, a, b):
             super().__init__(f"{a} {b}")
+            self.a = a
 
     got = travelled(Picky(1, 2))
-    assert isinstance(got, Untold) and str(got) == "Picky: 1 2"
+    assert type(got) is Picky and str(got) == "1 2" and got.a == 1
+
+
+def test_an_error_that_nothing_can_carry_is_told_by_name():
+    error = KeyError(threading.Lock())
+    got = travelled(error)
+    assert isinstance(got, Untold) and str(got).startswith("KeyError: <unlocked _thread.lock")
 
 
 def test_a_chain_of_causes_is_in_the_text():

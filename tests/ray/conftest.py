@@ -30,3 +30,12 @@ def soon(monkeypatch):
 
     monkeypatch.setattr(courier, "LOOK", 0.2)
     monkeypatch.setattr(courier, "FIRST_REST", 0.01)
+
+
+def pytest_collection_modifyitems(items):
+    """Ray starts its processes with fork and exec, of which JAX warns where another test has imported it."""
+    for item in items:
+        if item.path.parent.name == "ray":
+            item.add_marker(
+                pytest.mark.filterwarnings(r"ignore:os.fork\(\) was called:RuntimeWarning")
+            )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 import time
 import weakref
@@ -25,6 +26,7 @@ class _Queue(Generic[Item]):
         self.stopped = False
         self.finished = False
         self.error: BaseException | None = None
+        self.process = os.getpid()
 
     def is_full(self, more: Sizes) -> bool:
         if not self.held[0]:
@@ -102,6 +104,8 @@ class Ahead(Generic[Item]):
 
 
 def _stop(queue: _Queue[Item]) -> None:
+    if queue.process != os.getpid():
+        return  # a forked child has not the thread, which may have held the lock
     with queue.changed:
         queue.stopped = True
         queue.items.clear()

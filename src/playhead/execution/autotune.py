@@ -2,8 +2,9 @@
 
 Hill climbing on the rate of delivery. A look is taken every third of a second; only looks during which the
 consumer mostly waited say anything about the workers. A trial doubles or halves their number, lets the
-tasks that were under way go by, and compares; without a clear gain it is undone at once, and the next one
-comes after twice as long a rest. What tasks did with their time says where to try first, and whether at all.
+tasks that were under way go by, and compares; without a clear gain in two looks it is undone at once, and
+the next one comes after twice as long a rest. What tasks did with their time says where to try first, and
+whether at all.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from playhead.plan.compute import Outcome
 
 LOOK = 0.3  # seconds between looks, at least
 RESULTS = 8  # in a look, at least
+ROUNDS = 2  # results of each worker in a look, at least: those that begin together end together
 STARVED = 0.5  # the share of a look that the consumer waits, where the workers are too slow
 GAIN = 1.15  # by which a trial must be faster
 COMPUTES = 0.8  # processor time of a task by its time, where more workers than cores gain nothing
@@ -45,7 +47,8 @@ class Tuner:
         self._look = _Look(clock())
         self._before: float | None = None  # the rate at the last look with this number of workers
         self._trial: tuple[int, float] | None = None  # what it came from: workers, rate
-        self._settling = False
+        self._gained: float | None = None  # the rate at the trial's first look, where it was a gain
+        self._settling = 0  # results to come, at least, that may have begun before a change
         self._cores = pool.workers
         self._fewer: bool | None = None  # which way to try next; None: as the tasks suggest
         self._rest = REST
@@ -64,13 +67,14 @@ class Tuner:
         look.waited += waited
         look.seconds += outcome.seconds
         look.cpu += outcome.cpu
-        if now - look.began >= LOOK and look.results >= RESULTS:
+        enough = self._settling or max(RESULTS, ROUNDS * self._pool.workers)
+        if now - look.began >= LOOK and look.results >= enough:
             self._look = _Look(now)
             self._consider(look, now)
 
     def _consider(self, look: _Look, now: float) -> None:
         if self._settling:
-            self._settling = False  # these results came from before the change
+            self._settling = 0
             return
         elapsed = now - look.began
         rate = look.records / elapsed
@@ -80,7 +84,7 @@ class Tuner:
                 self._undo(now)
             return
         if self._trial is not None:
-            self._judge(rate, now)
+            self._judge(rate, look.cpu / max(look.seconds, 1e-9), now)
         elif self._before is None:
             self._before = rate
         else:
@@ -88,15 +92,19 @@ class Tuner:
             if now >= self._next:
                 self._try(base, look.cpu / max(look.seconds, 1e-9), now)
 
-    def _judge(self, rate: float, now: float) -> None:
+    def _judge(self, rate: float, busy: float, now: float) -> None:
         assert self._trial is not None
         workers, base = self._trial
-        if rate >= GAIN * base:
+        if rate < GAIN * base:
+            self._undo(now)
+        elif self._gained is None:
+            self._gained = rate  # one look may be luck
+        else:
+            base = max(rate, self._gained)
             self._trial, self._before = None, rate
             self._fewer = self._pool.workers < workers
             self._rest, self._next = REST, now
-        else:
-            self._undo(now)
+            self._try(base, busy, now)
 
     def _undo(self, now: float) -> None:
         assert self._trial is not None
@@ -118,9 +126,9 @@ class Tuner:
             self._fewer = None if computes else not fewer
             self._next = now + self._rest
             return
-        self._trial = (workers, base)
+        self._trial, self._gained = (workers, base), None
         self._resize(wanted)
 
     def _resize(self, workers: int) -> None:
+        self._settling = max(RESULTS, self._pool.workers)
         self._pool.resize(workers)
-        self._settling = True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import math
+import multiprocessing
 import os
 import pickle
 import threading
@@ -57,6 +58,11 @@ class ProcessPool:
 
     def __init__(self, root: Node, workers: int = AUTOTUNE, *, memory: int = MEMORY) -> None:
         self.workers = self.most = cores() if workers == AUTOTUNE else workers
+        if multiprocessing.current_process().daemon:
+            raise errors.PipelineError(
+                "this is itself a worker process, of a DataLoader say, which may have no processes of its own",
+                help='prefetch(on="threads") here, or read in the main process',
+            )
         self._plan = Plan(root)
         try:
             head, buffers = self._plan.dumps()

@@ -12,11 +12,12 @@ import linecache
 import mmap
 import os
 import pickle
+import sys
 import traceback
 import types
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeAlias
 
 import cloudpickle
 import numpy as np
@@ -42,6 +43,13 @@ class Absent(Node):
     @property
     def seekable(self) -> bool:
         return False
+
+
+def _send_the_script() -> None:
+    """Where multiprocessing started this process, the script's functions go by value too."""
+    script = sys.modules.get("__mp_main__")
+    if script is not None:
+        cloudpickle.register_pickle_by_value(script)
 
 
 class _PlanPickler(cloudpickle.Pickler):  # type: ignore[misc]
@@ -181,6 +189,7 @@ class Plan:
 
     def dumps(self) -> tuple[bytes, list[pickle.PickleBuffer]]:
         """The plan itself, and the memory of its arrays beside it. Raises what pickling raises."""
+        _send_the_script()
         file, buffers = io.BytesIO(), list[pickle.PickleBuffer]()
         pickler = _PlanPickler(file, buffers.append)
         pickler.dump(self.root)
@@ -282,10 +291,16 @@ class Untold(Exception):
     """An exception of a kind that cannot travel: its name and its text."""
 
 
-class Travelling(Exception):
-    """An exception on its way, with its traceback as text and what else it holds."""
+Made: TypeAlias = tuple[type[BaseException], tuple[Any, ...]]
 
-    def __init__(self, error: BaseException, text: str, held: dict[str, Any]) -> None:
+
+class Travelling(Exception):
+    """An exception on its way, with its traceback as text and what else it holds.
+
+    As its class and arguments where its class makes something else of its arguments.
+    """
+
+    def __init__(self, error: BaseException | Made, text: str, held: dict[str, Any]) -> None:
         super().__init__(error, text, held)
         self.error = error
         self.text = text
@@ -299,13 +314,16 @@ def portable(error: BaseException) -> Travelling:
     """The error in a form that can be pickled."""
     text = "".join(traceback.format_exception(error))
     held = {name: value for name, value in error.__dict__.items() if _can_travel(value)}
+    travelled: BaseException | Made
     try:
-        travelled: BaseException = pickle.loads(cloudpickle.dumps(error))
-        if type(travelled) is not type(error):
+        travelled = pickle.loads(cloudpickle.dumps(error))
+        if type(travelled) is not type(error) or travelled.args != error.args:
             raise TypeError
     except Exception:
-        travelled = Untold(f"{type(error).__name__}: {error}")
-        held = {name: held[name] for name in _KEPT if name in held}
+        travelled = (type(error), error.args)
+        if not _can_travel(travelled):
+            travelled = Untold(f"{type(error).__name__}: {error}")
+            held = {name: held[name] for name in _KEPT if name in held}
     return Travelling(travelled, text, held)
 
 
@@ -313,9 +331,13 @@ def arrived(error: BaseException) -> BaseException:
     """The error itself again; where it arose is its cause."""
     if not isinstance(error, Travelling):
         return error
-    error.error.__dict__.update(error.held)
-    error.error.__cause__ = RemoteTraceback(error.text)
-    return error.error
+    found = error.error
+    if isinstance(found, tuple):
+        kind, args = found
+        found = kind.__new__(kind, *args)  # without its __init__, which takes other arguments
+    found.__dict__.update(error.held)
+    found.__cause__ = RemoteTraceback(error.text)
+    return found
 
 
 def _can_travel(value: Any) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import os
 import threading
 import time
 import weakref
@@ -33,6 +34,7 @@ class _Desk:
     waiting: int = 0
     working: int = 0
     closed: bool = False
+    process: int = field(default_factory=os.getpid)
 
 
 class ThreadPool:
@@ -118,6 +120,8 @@ def _work(desk: _Desk) -> None:
 
 
 def _stop(desk: _Desk) -> None:
+    if desk.process != os.getpid():
+        return  # a forked child has none of the threads, and one of them may have held the lock
     with desk.changed:
         desk.closed = True
         left = list(desk.tasks)
@@ -137,7 +141,7 @@ def _end() -> None:
     for desk in desks:
         _stop(desk)
     for desk in desks:
-        for thread in desk.threads:
+        for thread in desk.threads if desk.process == os.getpid() else ():
             thread.join(max(0.0, deadline - time.monotonic()))
 
 

@@ -1,0 +1,1 @@
+"""playhead side by side with its peers: `python -m benchmarks`."""

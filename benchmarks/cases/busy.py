@@ -1,0 +1,41 @@
+"""A function in plain Python that computes for about 1 ms, holding Python's lock, in batches of 32."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from benchmarks.cases import _slow
+from benchmarks.frame import Measure
+
+TITLE = "a function that computes 1 ms in Python, batch 32"
+UNIT = "elements/s"
+
+
+def prepare(data: Path, quick: bool) -> None:
+    """Nothing to make."""
+
+
+def compute(x: Any) -> Any:
+    total = 0
+    for k in range(18_000):
+        total += k & 3
+    return x + (total & 0)
+
+
+def on(peer: Any, **options: Any) -> Any:
+    def made(data: Path, quick: bool) -> Measure:
+        measure: Measure = peer(compute, quick, **options)
+        return measure
+
+    return made
+
+
+PEERS = {
+    "playhead": on(_slow.playhead, on="processes", workers=2),
+    "playhead, threads": on(_slow.playhead),
+    "ideal of 2 workers": lambda data, quick: _slow.ideal(compute, 2),
+    "tf.data, numpy_function": on(_slow.tf_data),
+    "grain, 2 processes": on(_slow.grain),
+    "torch StatefulDataLoader, 2 processes": on(_slow.torch_dataloader),
+}

@@ -1,0 +1,193 @@
+"""The frame of the benchmark: cases, the peers in them, and a process for each that waits for its turn.
+
+A case is a module of `benchmarks.cases` with
+
+    TITLE   what is measured, in a line
+    UNIT    of the values; "/s" at its end means that more is better, else less is
+    prepare(data, quick)   makes the data, once, in the folder `data`
+    PEERS   name -> function(data, quick) that sets a peer up and gives a function which measures once
+
+A peer's function runs in a process of its own and imports its framework there, so that no framework's
+memory, threads or settings disturb another's. Peers take turns within a repeat: a machine that becomes slower
+for a while becomes so for all of them, and ratios are taken between neighbours.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+OURS = "playhead"
+ROOT = Path(__file__).resolve().parent.parent
+NAMES = (
+    "rows",
+    "examples",
+    "jpeg",
+    "tokens",
+    "sleep",
+    "busy",
+    "ints",
+    "first_batch",
+    "saving",
+    "saved_size",
+    "memory",
+    "order",
+    "index",
+)
+
+Measure = Callable[[], float]
+
+
+class Absent(Exception):
+    """A peer that cannot take part, and why: said in the table."""
+
+
+@dataclass
+class Result:
+    """What the peers of a case measured: `values[peer][repeat]`, and the peers that could not take part."""
+
+    name: str
+    title: str
+    unit: str
+    values: dict[str, list[float]] = field(default_factory=dict)
+    rss: dict[str, int] = field(default_factory=dict)
+    absent: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def more_is_better(self) -> bool:
+        return self.unit.endswith("/s")
+
+    def median(self, peer: str) -> float:
+        return statistics.median(self.values[peer])
+
+    def ratio(self, peer: str) -> float | None:
+        """How many times better the first of our own peers is, by the median over the repeats."""
+        if OURS not in self.values or peer not in self.values:
+            return None
+        pairs = zip(self.values[OURS], self.values[peer], strict=False)
+        ratios = [a / b if self.more_is_better else b / a for a, b in pairs if a > 0 and b > 0]
+        return statistics.median(ratios) if ratios else None
+
+
+def load(name: str) -> Any:
+    return importlib.import_module(f"benchmarks.cases.{name}")
+
+
+class Peer:
+    """A peer's process."""
+
+    def __init__(self, case: str, peer: str, data: Path, quick: bool) -> None:
+        command = [sys.executable, "-m", "benchmarks.frame", case, peer, str(data), str(int(quick))]
+        environment = os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONWARNINGS": "ignore"}
+        self._process = subprocess.Popen(
+            command,
+            cwd=ROOT,
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def turn(self, limit: float) -> dict[str, Any]:
+        """One measurement: {"value", "rss"}, or {"absent"}: also where it takes more than `limit` seconds."""
+        assert self._process.stdin is not None and self._process.stdout is not None
+        timer = threading.Timer(limit, self._process.kill)
+        timer.start()
+        try:
+            self._process.stdin.write("go\n")
+            self._process.stdin.flush()
+            for line in self._process.stdout:
+                if line.startswith("{"):
+                    found: dict[str, Any] = json.loads(line)
+                    return found
+        except BrokenPipeError:
+            pass
+        finally:
+            expired = not timer.is_alive()
+            timer.cancel()
+        if expired:
+            return {"absent": f"not done after {limit:.0f} s"}
+        return {"absent": f"its process ended with {self._process.wait()}"}
+
+    def close(self) -> None:
+        assert self._process.stdin is not None and self._process.stdout is not None
+        with contextlib.suppress(OSError):
+            self._process.stdin.close()
+        try:
+            self._process.wait(20)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._process.stdout.close()
+
+
+def run(name: str, data: Path, *, repeats: int, quick: bool, say: Callable[[str], None]) -> Result:
+    """Measure a case: one round to warm up, then `repeats` rounds in which the peers take turns."""
+    case = load(name)
+    data.mkdir(parents=True, exist_ok=True)
+    case.prepare(data, quick)
+    result = Result(name, case.TITLE, case.UNIT)
+    peers = {peer: Peer(name, peer, data, quick) for peer in case.PEERS}
+    try:
+        for repeat in range(repeats + 1):
+            for peer in list(peers):
+                found = peers[peer].turn(600)
+                if "absent" in found:
+                    result.absent[peer] = found["absent"]
+                    result.values.pop(peer, None)
+                    peers.pop(peer).close()
+                elif repeat:
+                    result.values.setdefault(peer, []).append(found["value"])
+                    result.rss[peer] = found["rss"]
+            say(f"{name}: round {repeat} of {repeats}")
+    finally:
+        for peer_process in peers.values():
+            peer_process.close()
+    return result
+
+
+def _serve(case: str, peer: str, data: Path, quick: bool) -> None:
+    """A peer's process: set up, then measure at each line that comes in."""
+    measure: Measure | None = None
+    for _ in sys.stdin:
+        try:
+            if measure is None:
+                measure = load(case).PEERS[peer](data, quick)
+            value = measure()
+            peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+            said: dict[str, Any] = {"value": value, "rss": peak}
+        except ImportError as error:
+            said = {"absent": f"not installed: {error.name}"}
+        except Absent as error:
+            said = {"absent": str(error)}
+        except Exception as error:
+            traceback.print_exc()
+            said = {"absent": f"{type(error).__name__}: {error}"[:300]}
+        print(json.dumps(said), flush=True)
+
+
+def rate(batches: Any, count: Callable[[Any], int], expected: int) -> float:
+    """Elements per second over all of `batches`, which must hold `expected` of them."""
+    began = time.perf_counter()
+    found = sum(count(batch) for batch in batches)
+    seconds = time.perf_counter() - began
+    if found != expected:
+        raise RuntimeError(f"{found} elements came where {expected} were expected")
+    return found / seconds
+
+
+if __name__ == "__main__":
+    _serve(sys.argv[1], sys.argv[2], Path(sys.argv[3]), sys.argv[4] == "1")
