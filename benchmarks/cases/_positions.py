@@ -232,7 +232,7 @@ def mosaicml(data: Path) -> Saved:
 
 
 def hugging_face(data: Path) -> Saved:
-    """`IterableDataset.state_dict`, as "Stream" in the documentation of datasets shows it.
+    """`IterableDataset.state_dict`, as its page in the reference of datasets shows it.
 
     With the default buffer of its `shuffle`. The state names the place behind that buffer, not what is in it:
     those records do not come after restoring. The others here come back exactly.

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.frame import Measure, rate
+from benchmarks.frame import Measure
 
 BATCH, WORKERS = 32, 2
 WAITING = 24  # more batches than any of them holds ahead
@@ -25,7 +25,7 @@ def steady(batches: Iterator[Any], quick: bool, *, tunes: bool = False) -> Measu
 
     One that `tunes` its own number of threads gets some seconds for it first.
     """
-    count = 20 if quick else 100
+    span = 0.3 if quick else 1.5
     first = np.asarray(next(batches))
     assert first.shape == (BATCH,) and first.dtype == np.int64, first
     began = time.perf_counter()
@@ -35,7 +35,12 @@ def steady(batches: Iterator[Any], quick: bool, *, tunes: bool = False) -> Measu
     def measure() -> float:
         for _ in islice(batches, WAITING):
             pass
-        return rate(islice(batches, count), len, count * BATCH)
+        taken, began = 0, time.perf_counter()
+        while (seconds := time.perf_counter() - began) < span:
+            if len(next(batches)) != BATCH:
+                raise RuntimeError(f"a batch without {BATCH} elements")
+            taken += BATCH
+        return taken / seconds
 
     return measure
 

@@ -102,8 +102,8 @@ def tf_data(data: Path, quick: bool) -> Measure:
 def grain(data: Path, quick: bool) -> Measure:
     """A `MapDataset`, then `to_iter_dataset` with a thread a core and as many batches ahead.
 
-    The documentation's "Performance" page has threads read ahead; its default of 500 batches would
-    be 400 MB here.
+    "Dataset basics" in its documentation leads from one to the other. Its default of 500 batches ahead would be
+    the whole pass here: less is fair to it.
     """
     import grain
 

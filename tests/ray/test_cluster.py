@@ -248,7 +248,7 @@ def test_a_plan_that_the_object_store_lost_is_sent_again():
         def put(self, value):
             return [ray.put(value)]
 
-    owner = ray.remote(Owner).options(num_cpus=0).remote()
+    owner = ray.remote(Owner).options(num_cpus=0, max_restarts=3, max_task_retries=3).remote()
     ds = ph.Dataset.from_tensor_slices(np.arange(500_000)).map(lambda x: x + 1)
     pool = RayPool(ds.node, 1)
     letter = pool._courier.letter
