@@ -37,6 +37,8 @@ class Feed:
             self.ahead is not None and self.ahead.hangs
         )
         wait = wait and not hangs
+        if compute is not None:
+            compute.pool.close(wait=False)  # the walk may be waiting for what runs there
         if self.ahead is not None:
             self.ahead.close(wait)
         elif self.walk is not None:

@@ -66,6 +66,7 @@ PIPELINES = {
     "repeat below": lambda: numbers(7).shuffle(seed=3).repeat(3).map(rows).batch(5),
     "batches of batches": lambda: numbers(24).map(rows).batch(3).batch(4),
     "padded": lambda: numbers(9).map(lambda x: np.arange(x)).padded_batch(4),
+    "padded words": lambda: numbers(6).map(lambda x: f"s{int(x)}").padded_batch(3),
     "padded to a shape": lambda: numbers(9).map(lambda x: np.arange(x)).padded_batch(4, [12]),
     "padded and alike": lambda: numbers(9).map(rows).padded_batch(4, [None, 5]),
     "prefetch in between": lambda: numbers().map(rows).prefetch(2).batch(5),

@@ -36,6 +36,7 @@ class Arena:
         self.size = size - size % PAGE or PAGE
         self.memory = Memory(self.size)
         self._map: mmap.mmap | None = self.memory.map()
+        self._process = os.getpid()
         self._address = np.frombuffer(self._map, np.uint8).__array_interface__["data"][0]
         self._free = FreeList(self.size)
         self._lock = threading.Lock()
@@ -126,6 +127,8 @@ class Arena:
     def _return_pages(self, gaps: Iterable[Region]) -> None:
         if self._map is None or not hasattr(mmap, "MADV_REMOVE"):
             return
+        if self._process != os.getpid():
+            return  # a forked child knows only what was free at the fork
         for at, nbytes in gaps:
             begin, end = -(-at // PAGE) * PAGE, (at + nbytes) // PAGE * PAGE
             if end - begin >= WORTH_RETURNING:

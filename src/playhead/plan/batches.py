@@ -108,7 +108,7 @@ def _padded(shape: Any, value: Any, *parts: Any) -> Any:
     out[...] = _default(parts[0], first.dtype) if value is None else value
     for position, array in enumerate(arrays):
         within: tuple[Any, ...] = (position, *(slice(0, n) for n in array.shape))
-        out[within] = array
+        out[within] = array if array.ndim else array.item() if array.dtype.hasobject else array
     return out
 
 
