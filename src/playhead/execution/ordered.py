@@ -6,13 +6,12 @@ import time
 from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future
-from itertools import islice
 from typing import Any
 
 from playhead.errors import ReadAheadTimeout
 from playhead.execution.autotune import Tuner
 from playhead.execution.parts import read_in_parts
-from playhead.execution.pool import Pool
+from playhead.execution.pool import Pool, first_of
 from playhead.plan.batches import Batch
 from playhead.plan.block import Block
 from playhead.plan.compute import Item, Job, Outcome, Pace, Result, perform
@@ -160,8 +159,7 @@ class Ordered:
         return outcome
 
     def _late(self, job: Job[Item, Any], item: Item) -> ReadAheadTimeout:
-        records = [str(record) for record in islice(job.records(item), 4)]
-        said = "; ".join(records[:3]) + (" ..." if len(records) > 3 else "")
+        records, said = first_of(job.records(item))
         return ReadAheadTimeout(
             f"{len(item)} element(s) made from {said or 'this stream'} were not ready after "
             f"{self.timeout:g} seconds",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from concurrent.futures import Future
 from itertools import islice
 from typing import Any, Protocol
@@ -10,6 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from playhead.plan.compute import Job, Outcome, Result
+from playhead.plan.places import Record
 
 
 class Pool(Protocol):
@@ -53,8 +55,13 @@ class Pool(Protocol):
 def made_from(sent: Any) -> tuple[list[str], str]:
     """The first records that a task works on, where it carries them, and how to say so."""
     first = sent[0] if isinstance(sent, tuple) and sent else getattr(sent, "located", sent)
-    records = [str(r) for r in islice(first.records(), 4)] if hasattr(first, "records") else []
-    return records, "; ".join(records[:3]) + (" ..." if len(records) > 3 else "")
+    return first_of(first.records() if hasattr(first, "records") else ())
+
+
+def first_of(records: Iterable[Record]) -> tuple[list[str], str]:
+    """The first few of them, and how to say so."""
+    first = [str(record) for record in islice(records, 4)]
+    return first, "; ".join(first[:3]) + (" ..." if len(first) > 3 else "")
 
 
 def cores() -> int:
