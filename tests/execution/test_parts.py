@@ -13,7 +13,8 @@ from playhead import Dataset
 from playhead.errors import UnequalElements
 from playhead.execution.sheets import Sheet
 from playhead.execution.threads import ThreadPool
-from playhead.plan.block import Columns, Rows, aligned_empty
+from playhead.plan.aligned import aligned_empty
+from playhead.plan.block import Columns, Rows
 from playhead.plan.compute import Pace
 from playhead.testing import assert_resumes_exactly, difference
 

@@ -7,11 +7,11 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from playhead.errors import IntegerOverflow, UnequalElements
+from playhead.plan.aligned import aligned_empty
 from playhead.plan.block import (
     ArraySpec,
     Columns,
     Rows,
-    aligned_empty,
     as_array,
     as_element,
     gather,

@@ -19,7 +19,7 @@ import numpy as np
 
 from playhead import errors
 from playhead.execution.remote import Plan, portable
-from playhead.plan.block import aligned_copy
+from playhead.plan.aligned import aligned_copy
 from playhead.plan.compute import Outcome
 
 Bytes: TypeAlias = np.ndarray[Any, np.dtype[np.uint8]]

@@ -14,7 +14,7 @@ import numpy as np
 
 from playhead.execution.arena import Arena
 from playhead.execution.memory import aligned
-from playhead.plan.block import aligned_empty
+from playhead.plan.aligned import aligned_empty
 
 INSIDE = 1024  # an array below this is part of the pickle
 SMALL = 4096  # memory below this goes along with the pickle

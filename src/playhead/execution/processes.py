@@ -19,7 +19,7 @@ from playhead.execution.arena import Arena, affordable, free_memory
 from playhead.execution.memory import Shelf
 from playhead.execution.parcels import Packing
 from playhead.execution.pool import cores
-from playhead.plan.block import aligned_empty
+from playhead.plan.aligned import aligned_empty
 from playhead.plan.compute import Job, Outcome, Pace, Result
 from playhead.plan.node import Node
 from playhead.plan.prefetch import AUTOTUNE

@@ -24,7 +24,8 @@ import numpy as np
 
 from playhead import errors
 from playhead.execution.sheets import Sheet
-from playhead.plan.block import aligned_copy, map_nest
+from playhead.plan.aligned import aligned_copy
+from playhead.plan.block import map_nest
 from playhead.plan.compute import Job, Outcome, perform
 from playhead.plan.functions import UserFunction
 from playhead.plan.node import Node, Source

@@ -14,13 +14,13 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from playhead.errors import UnequalElements
+from playhead.plan.aligned import aligned_empty
 from playhead.plan.block import (
     ArraySpec,
     Block,
     Columns,
     Nest,
     Rows,
-    aligned_empty,
     all_like,
     leaves,
     map_nest,

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from playhead.execution.pool import cores
-from playhead.plan.block import aligned_empty
+from playhead.plan.aligned import aligned_empty
 from playhead.plan.compute import Job, Outcome, Pace, Result, perform
 from playhead.plan.prefetch import AUTOTUNE
 

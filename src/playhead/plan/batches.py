@@ -11,17 +11,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from playhead.errors import UnequalElements
-from playhead.plan.block import (
-    ArraySpec,
-    Block,
-    Columns,
-    Nest,
-    Rows,
-    aligned_empty,
-    join,
-    map_nest,
-    object_array,
-)
+from playhead.plan.aligned import aligned_empty
+from playhead.plan.block import ArraySpec, Block, Columns, Nest, Rows, join, map_nest, object_array
 from playhead.plan.compute import Chunk, Compute
 from playhead.plan.node import INFINITE, UNKNOWN, Node
 from playhead.plan.places import Cursor, Index, Keyed, Located, Places, Ready, Record

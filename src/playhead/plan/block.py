@@ -7,7 +7,6 @@ dtypes, else `Rows`.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -16,11 +15,11 @@ import numpy as np
 
 from playhead import kernels
 from playhead.errors import IntegerOverflow, UnequalElements
+from playhead.plan.aligned import aligned_copy, aligned_empty
 
 Nest: TypeAlias = Any
 Element: TypeAlias = Any
 
-ALIGNMENT = 64
 _INT32 = range(-(2**31), 2**31)
 
 
@@ -56,23 +55,6 @@ def named_leaves(nest: Nest, path: str = "") -> Iterator[tuple[str, Any]]:
             yield from named_leaves(value, f"{path}[{position}]")
     else:
         yield path, nest
-
-
-def aligned_empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
-    """An uninitialised C-contiguous array whose data starts at a multiple of 64 bytes."""
-    if dtype.hasobject:
-        return np.empty(shape, dtype)
-    size = math.prod(shape) * dtype.itemsize
-    raw = np.empty(size + ALIGNMENT, np.uint8)
-    offset = -raw.__array_interface__["data"][0] % ALIGNMENT
-    return raw[offset : offset + size].view(dtype).reshape(shape)
-
-
-def aligned_copy(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """A copy whose data starts at a multiple of 64 bytes, and that nothing else shares."""
-    out = aligned_empty(array.shape, array.dtype)
-    out[...] = array
-    return out
 
 
 def _aligned_row(leaf: Any) -> Any:

@@ -26,7 +26,8 @@ import numpy as np
 from playhead import kernels
 from playhead.errors import PipelineError
 from playhead.kernels import Records
-from playhead.plan.block import ArraySpec, Block, Columns, Nest, Rows, aligned_empty, object_array
+from playhead.plan.aligned import aligned_empty
+from playhead.plan.block import ArraySpec, Block, Columns, Nest, Rows, object_array
 from playhead.reference import Checksums, Integers
 from playhead.sources import wire
 from playhead.sources.wire import BYTES, DTYPES, FLOAT, INT64, NAMES, Array, Field, Kind

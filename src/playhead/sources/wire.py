@@ -13,7 +13,8 @@ import numpy as np
 
 from playhead import kernels
 from playhead.errors import UnparsableRecord
-from playhead.plan.block import aligned_empty, object_array
+from playhead.plan.aligned import aligned_empty
+from playhead.plan.block import object_array
 
 Array: TypeAlias = np.ndarray[Any, Any]
 Kind: TypeAlias = int

@@ -14,17 +14,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from playhead.plan.block import (
-    ArraySpec,
-    Block,
-    Columns,
-    Nest,
-    Rows,
-    aligned_empty,
-    leaves,
-    map_nest,
-    stack,
-)
+from playhead.plan.aligned import aligned_empty
+from playhead.plan.block import ArraySpec, Block, Columns, Nest, Rows, leaves, map_nest, stack
 from playhead.plan.functions import Randomness, UserFunction
 from playhead.plan.randomness import seed_pairs
 from playhead.tensorflow.convert import eagerly

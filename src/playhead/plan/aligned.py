@@ -1,0 +1,109 @@
+"""Memory for batches: aligned to 64 bytes, and used again once every array over it is gone.
+
+Fresh pages can cost as much as filling them. A loop that drops one batch for the next gets the same few
+pieces of memory again and again.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import threading
+from collections import deque
+from typing import Any, TypeAlias
+
+import numpy as np
+
+ALIGNMENT = 64
+WORTH_KEEPING = 1 << 16  # bytes; below, the allocator is as quick
+IDLE = 64 << 20  # bytes that wait for another array, at most
+
+Raw: TypeAlias = "np.ndarray[Any, np.dtype[np.uint8]]"
+
+
+def aligned_empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
+    """An uninitialised C-contiguous array whose data starts at a multiple of 64 bytes."""
+    if dtype.hasobject:
+        return np.empty(shape, dtype)
+    nbytes = math.prod(shape) * dtype.itemsize
+    if nbytes < WORTH_KEEPING:
+        return _aligned(nbytes).view(dtype).reshape(shape)
+    piece = _stock.take(nbytes)
+    lease = _Lease(_aligned(nbytes) if piece is None else piece)
+    return np.asarray(lease).view(dtype).reshape(shape)
+
+
+def aligned_copy(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """A copy whose data starts at a multiple of 64 bytes, and that nothing else shares."""
+    out = aligned_empty(array.shape, array.dtype)
+    out[...] = array
+    return out
+
+
+def _aligned(nbytes: int) -> Raw:
+    raw = np.empty(nbytes + ALIGNMENT, np.uint8)
+    offset = -raw.__array_interface__["data"][0] % ALIGNMENT
+    return raw[offset : offset + nbytes]
+
+
+class _Stock:
+    """Pieces of memory that nothing uses, by their size. Of too many bytes, the sizes unused longest go."""
+
+    def __init__(self) -> None:
+        self._pieces: dict[int, list[Raw]] = {}
+        self.nbytes = 0
+        self.reopen()
+        # An array may die anywhere, also below while the lock is held: it only leaves its piece here.
+        self._left: deque[Raw] = deque()
+
+    def reopen(self) -> None:
+        self._lock = threading.Lock()
+
+    def take(self, nbytes: int) -> Raw | None:
+        with self._lock:
+            self._sweep()
+            pieces = self._pieces.get(nbytes)
+            if not pieces:
+                return None
+            self.nbytes -= nbytes
+            return pieces.pop()
+
+    def leave(self, piece: Raw) -> None:
+        if len(piece) > IDLE:
+            return
+        self._left.append(piece)
+        if self._lock.acquire(blocking=False):
+            try:
+                self._sweep()
+            finally:
+                self._lock.release()
+
+    def _sweep(self) -> None:
+        while self._left:
+            piece = self._left.popleft()
+            same = self._pieces.pop(len(piece), [])
+            self._pieces[len(piece)] = [*same, piece]  # the size used last comes last
+            self.nbytes += len(piece)
+        while self.nbytes > IDLE:
+            size = next(iter(self._pieces))
+            self.nbytes -= size * len(self._pieces.pop(size))
+
+
+_stock = _Stock()
+
+
+class _Lease:
+    """What the arrays over a piece have as their base: when the last of them is gone, so is this."""
+
+    __slots__ = ("__array_interface__", "_leave", "_piece")
+
+    def __init__(self, piece: Raw) -> None:
+        self.__array_interface__ = piece.__array_interface__
+        self._piece, self._leave = piece, _stock.leave
+
+    def __del__(self) -> None:
+        self._leave(self._piece)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_stock.reopen)
