@@ -109,7 +109,9 @@ def needs_processes() -> bool:
 
 
 def _ordered(pool: Pool, prefetch: Prefetch, records: int | None) -> Ordered:
-    tuner = Tuner(pool) if prefetch.workers == AUTOTUNE and pool.most > pool.workers else None
+    tuner = None
+    if prefetch.workers == AUTOTUNE and pool.most > pool.workers:
+        tuner = Tuner(pool, prefetch.found)
     return Ordered(pool, records, timeout=prefetch.timeout, tuner=tuner)
 
 

@@ -125,6 +125,30 @@ def test_a_region_is_free_when_the_last_view_is_gone():
     assert arena.given == arena.taken == 0
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+@pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
+def test_what_a_forked_child_inherits_never_changes():
+    arena = Arena(SIZE)
+    kept = arena.empty((1000,), np.dtype(np.int64))
+    kept[...] = 7
+    reading, writing = os.pipe()
+    others = []
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            os.read(reading, 1)
+            code = 0 if (kept == 7).all() else 2
+        finally:
+            os._exit(code)
+    del kept
+    while (other := arena.empty((1000,), np.dtype(np.int64))) is not None:
+        other[...] = 8
+        others.append(other)
+    os.write(writing, b"x")
+    assert os.waitpid(child, 0)[1] == 0
+
+
 def test_a_full_arena_says_so_and_has_room_again_later():
     arena = Arena(SIZE)
     kept = [arena.empty((SIZE // 4,), np.dtype(np.uint8)) for _ in range(4)]

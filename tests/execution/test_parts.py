@@ -209,3 +209,24 @@ def test_a_sheet_without_memory_for_workers_takes_what_comes_back_from_other_pro
     found = sheet.elements()
     assert isinstance(found, Columns) and found.nest.tolist() == [0, 1, 2, 3, 4, 5]
     assert found.nest.ctypes.data % 64 == 0
+
+
+@pytest.mark.parametrize("options", [None, {"workers": 1}, {"workers": 3}, {"workers": 8}])
+def test_of_two_maps_that_fail_in_one_batch_the_earlier_element_is_the_one_that_is_told(options):
+    def first(x):
+        if x == 8:
+            raise KeyError("first map, element 8")
+        return x
+
+    def second(x):
+        if x == 6:
+            raise KeyError("second map, element 6")
+        return x
+
+    dataset = numbers(10).map(first).map(second).batch(5)
+    if options is not None:
+        dataset = dataset.prefetch(4, **options)
+    with dataset.iterator() as iterator:
+        assert next(iterator).tolist() == [0, 1, 2, 3, 4]
+        with pytest.raises(KeyError, match="second map, element 6"):
+            next(iterator)

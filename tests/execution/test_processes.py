@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from playhead import Dataset
-from playhead.errors import GlobalRandomness, PipelineError, WorkerLost
+from playhead.errors import GlobalRandomness, PipelineError, SourceChanged, WorkerLost
 from playhead.execution.pool import cores
 from playhead.execution.processes import ProcessPool
 from playhead.plan.block import Columns, leaves
@@ -808,3 +808,14 @@ def test_threads_need_nothing_of_the_extra(tmp_path):
     """
     done = run(saved(tmp_path, script))
     assert done.stdout.splitlines() == ["9", 'pip install "playhead[processes]"'], done.stderr
+
+
+def test_a_file_that_took_the_place_of_a_mapped_one_is_noticed(pool, tmp_path):
+    path = tmp_path / "rows.npy"
+    np.save(path, np.arange(1000))
+    dataset = Dataset.from_tensor_slices(np.load(path, mmap_mode="r"))
+    made = pool(dataset, 1)
+    np.save(tmp_path / "others.npy", np.arange(1000) + 1)
+    os.replace(tmp_path / "others.npy", path)
+    with pytest.raises(SourceChanged, match=r"rows\.npy was replaced"):
+        block(submit(made, dataset, 0, 4))

@@ -10,7 +10,6 @@ import bisect
 import math
 import mmap
 import os
-import threading
 import weakref
 from collections import deque
 from collections.abc import Iterable
@@ -20,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from playhead.execution.memory import Memory, aligned
+from playhead.plan.lock import Lock
 
 PAGE = mmap.PAGESIZE
 LARGE = 1 << 16  # from here on, regions begin at a page
@@ -39,11 +39,15 @@ class Arena:
         self._process = os.getpid()
         self._address = np.frombuffer(self._map, np.uint8).__array_interface__["data"][0]
         self._free = FreeList(self.size)
-        self._lock = threading.Lock()
+        self._lock = Lock()
         # A finaliser may run anywhere, also below while the lock is held: it only leaves a note here.
         self._dropped: deque[Region] = deque()
+        self._arrays: dict[int, int] = {}  # where they begin, and their bytes
         self._given = 0
         self._idle = 0
+        # A child made by fork has the arrays of that moment, too: what they show may never change.
+        self._inherited: set[int] = set()
+        _arenas.add(self)
 
     @property
     def given(self) -> int:
@@ -84,6 +88,7 @@ class Arena:
         region = at, aligned(max(1, nbytes))
         weakref.finalize(array, self._dropped.append, region).atexit = False
         with self._lock:
+            self._arrays[at] = region[1]
             self._given += region[1]
         return array
 
@@ -115,7 +120,17 @@ class Arena:
         while self._dropped:
             at, nbytes = self._dropped.popleft()
             self._given -= nbytes
-            self._put(at, nbytes)
+            del self._arrays[at]
+            if at in self._inherited:
+                self._inherited.discard(at)  # never free again, not even for other arrays
+            else:
+                self._put(at, nbytes)
+
+    def fork(self) -> None:
+        """A child is about to be made by fork: the arrays that there are keep their memory for ever."""
+        with self._lock:
+            self._sweep()
+            self._inherited.update(self._arrays)
 
     def _put(self, at: int, nbytes: int) -> None:
         self._free.put(at, nbytes)
@@ -136,6 +151,18 @@ class Arena:
                     self._map.madvise(mmap.MADV_REMOVE, begin, end - begin)
                 except OSError:
                     return  # not every file system can
+
+
+_arenas: weakref.WeakSet[Arena] = weakref.WeakSet()
+
+
+def _fork() -> None:
+    for arena in list(_arenas):
+        arena.fork()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_fork)
 
 
 class FreeList:

@@ -16,6 +16,7 @@ from typing import Any
 
 from playhead.execution.pool import Pool
 from playhead.plan.compute import Outcome
+from playhead.plan.prefetch import Found
 
 LOOK = 0.3  # seconds between looks, at least
 RESULTS = 8  # in a look, at least
@@ -41,8 +42,14 @@ class _Look:
 class Tuner:
     """Resizes a pool, between 1 worker and its `most`, by what the consumer sees."""
 
-    def __init__(self, pool: Pool, clock: Callable[[], float] = time.perf_counter) -> None:
+    def __init__(
+        self,
+        pool: Pool,
+        found: Found | None = None,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
         self._pool = pool
+        self._found = found or Found()
         self._clock = clock
         self._look = _Look(clock())
         self._before: float | None = None  # the rate at the last look with this number of workers
@@ -50,6 +57,8 @@ class Tuner:
         self._gained: float | None = None  # the rate at the trial's first look, where it was a gain
         self._settling = 0  # results to come, at least, that may have begun before a change
         self._cores = pool.workers
+        if self._found.workers is not None:
+            pool.resize(self._found.workers)
         self._fewer: bool | None = None  # which way to try next; None: as the tasks suggest
         self._rest = REST
         self._next = clock()
@@ -102,6 +111,7 @@ class Tuner:
         else:
             base = max(rate, self._gained)
             self._trial, self._before = None, rate
+            self._found.workers = self._pool.workers
             self._fewer = self._pool.workers < workers
             self._rest, self._next = REST, now
             self._try(base, busy, now)

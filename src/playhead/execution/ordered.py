@@ -18,7 +18,7 @@ from playhead.plan.compute import Item, Job, Outcome, Pace, Result, perform
 from playhead.plan.node import Node, Piece, Serial, Span, walk_places
 
 BUDGET = 1 << 30  # bytes computed and not yet delivered
-CHUNK = 1024  # source records in a task, at most, unless one batch has more
+CHUNK = 4096  # source records in a task, at most, unless one batch has more
 BATCHES_AHEAD = 2  # however many parts they are cut into
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from playhead.execution.sheets import Empty, Sheet, Written
-from playhead.plan.batches import Batch, Grouped, grouped, with_elements
+from playhead.plan.batches import Batch, Grouped, grouped, read_elements, with_elements
 from playhead.plan.block import Block, Columns, Nest, Rows
 from playhead.plan.compute import Compute, Job, Pace, attempt
 from playhead.plan.node import Node, Piece, Span, pieces
@@ -65,7 +65,7 @@ class ReadingParts(Job["Whole | Part", "Block | Written"]):
             return self.node.read(sent)
         inner, low, sheet = sent
         assert self.node.batches is not None
-        written: Written = sheet.write(low, self.node.batches.parent.read(inner))
+        written: Written = sheet.write(low, read_elements(self.node.batches.parent, inner))
         return written
 
     def records(self, item: Whole | Part) -> Iterator[Record]:

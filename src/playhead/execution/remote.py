@@ -98,13 +98,29 @@ def _mapped(array: np.ndarray[Any, Any]) -> tuple[Any, ...] | None:
     ahead = memory.offset - memory.offset % mmap.ALLOCATIONGRANULARITY
     at = array.__array_interface__["data"][0] - begin
     path = os.path.abspath(os.fspath(memory.filename))
-    if not os.path.exists(path):
+    try:
+        file = _identity(os.stat(path))
+    except FileNotFoundError:
         return None
-    return _map_again, (path, ahead, len(mapping), at, array.shape, array.strides, array.dtype)
+    return _map_again, (
+        path,
+        file,
+        ahead,
+        len(mapping),
+        at,
+        array.shape,
+        array.strides,
+        array.dtype,
+    )
+
+
+def _identity(status: os.stat_result) -> tuple[int, int]:
+    return status.st_dev, status.st_ino
 
 
 def _map_again(
     path: str,
+    identity: tuple[int, int],
     ahead: int,
     length: int,
     at: int,
@@ -113,6 +129,11 @@ def _map_again(
     dtype: np.dtype[Any],
 ) -> np.ndarray[Any, Any]:
     with open(path, "rb") as file:
+        if _identity(os.fstat(file.fileno())) != identity:
+            raise errors.SourceChanged(
+                f"{path} was replaced by another file while it was in use",
+                help="start the run again, or keep the files of a run as they are",
+            )
         mapping = mmap.mmap(file.fileno(), length, access=mmap.ACCESS_READ, offset=ahead)
     return np.ndarray(shape, dtype, mapping, at, strides)
 

@@ -193,11 +193,15 @@ class Supervisor:
             self._room = max(size, 0.95 * self._room)
             self._done(worker.tasks.popleft(), parcel, worker.rooms.popleft())
         else:
+            cause = arrived(pickle.loads(rest))
+            if isinstance(cause, errors.PlayheadError):
+                self.failure = cause
+                return
             self.failure = errors.PipelineError(
                 "the worker processes cannot load this pipeline",
                 help="what its functions need has to be importable in another process too",
             )
-            self.failure.__cause__ = arrived(pickle.loads(rest))
+            self.failure.__cause__ = cause
 
     def _done(self, task: Task, parcel: Parcel, room: Room) -> None:
         self._put_away(task)

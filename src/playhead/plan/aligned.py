@@ -50,11 +50,11 @@ class _Stock:
     """Pieces of memory that nothing uses, by their size. Of too many bytes, the sizes unused longest go."""
 
     def __init__(self) -> None:
+        # An array may die anywhere, also below while the lock is held: it only leaves its piece here.
+        self._left: deque[Raw] = deque()
         self._pieces: dict[int, list[Raw]] = {}
         self.nbytes = 0
         self.reopen()
-        # An array may die anywhere, also below while the lock is held: it only leaves its piece here.
-        self._left: deque[Raw] = deque()
 
     def reopen(self) -> None:
         self._lock = threading.Lock()

@@ -55,6 +55,20 @@ def with_elements(located: Located, block: Block) -> Located:
     return Grouped(located.offsets, Ready(located.inner, block))
 
 
+def read_elements(node: Node, inner: Located) -> Block:
+    """Elements of a batch. The error that comes of them is the first one of the first that fails.
+
+    They are read together, so one that fails may hide an earlier one, which fails in a later operation:
+    where there is an error, they are read again one by one.
+    """
+    try:
+        return node.read(inner)
+    except Exception:
+        for k in range(len(inner) if len(inner) > 1 else 0):
+            node.read(inner.slice(k, k + 1))
+        raise
+
+
 @dataclass(frozen=True)
 class Padding:
     """How unequal arrays become one: to the longest of the batch along each axis, or to `shapes`."""
@@ -214,7 +228,7 @@ class Batch(Node):
         return Rows([self._stacked(p.copied() if isinstance(p, Columns) else p) for p in parts])
 
     def _elements(self, inner: Located) -> Block:
-        return inner.block if isinstance(inner, Ready) else self.parent.read(inner)
+        return inner.block if isinstance(inner, Ready) else read_elements(self.parent, inner)
 
     @property
     def stacks_columns_as_they_are(self) -> bool:

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from playhead.plan.node import Node, Piece, Span
 
 
+SAMPLES = 8  # items by which the size of many is told
+
+
 class Work(Protocol):
     """Some elements to be worked on; `len` counts them."""
 
@@ -97,19 +100,20 @@ def perform(job: Job[Any, Result], sent: Any) -> Outcome[Result]:
 
 
 class Pace:
-    """How many elements to compute in one call: `size`, enough to fill `seconds`, some ten milliseconds."""
+    """How many elements to compute in one call: `size`, enough to fill `seconds`, or NBYTES."""
 
     SECONDS = 0.01
+    NBYTES = 4 << 20  # what a processor's caches about hold
 
     def __init__(self, most: int) -> None:
         self.size = 1
         self.most = max(1, most)
         self.seconds = self.SECONDS
 
-    def report(self, count: int, seconds: float) -> None:
+    def report(self, count: int, seconds: float, nbytes: int = 0) -> None:
         if 2 * count <= self.size:
             return  # a rest: what it took says little
-        ideal = count * self.seconds / max(seconds, 1e-9)
+        ideal = count * min(self.seconds / max(seconds, 1e-9), self.NBYTES / max(nbytes, 1))
         self.size = int(max(1, min(ideal, 2 * count, self.most)))
 
 
@@ -149,7 +153,7 @@ def attempt(
     for item, outcome in compute.ordered(job, items, weight=weight, after=after):
         if outcome.error is None:
             if pace is not None:
-                pace.report(len(item), outcome.seconds)
+                pace.report(len(item), outcome.seconds, outcome.nbytes)
             yield item, outcome.result  # type: ignore[misc]
             continue
         if outcome.result is not None:
@@ -212,15 +216,21 @@ def nbytes(result: Any) -> int:
     if isinstance(result, Rows):
         if not result.elements:
             return 0
-        return len(result) * sum(_leaf_bytes(leaf) for leaf in leaves(result.elements[0]))
+        return _estimated(result.elements, lambda row: sum(map(_leaf_bytes, leaves(row))))
     if isinstance(result, tuple):
         return sum(nbytes(part) for part in result)
     return int(getattr(result, "nbytes", 0))
 
 
+def _estimated(items: Any, size: Callable[[Any], int]) -> int:
+    """The sizes of all items together, by a few of them."""
+    some = items[:: max(1, len(items) // SAMPLES)]
+    return sum(map(size, some)) * len(items) // len(some)
+
+
 def _leaf_bytes(leaf: Any) -> int:
     if isinstance(leaf, np.ndarray):
         if leaf.dtype == object and leaf.size:
-            return leaf.size * (_leaf_bytes(leaf.flat[0]) + 50)
+            return _estimated(leaf.reshape(-1), lambda item: _leaf_bytes(item) + 50)
         return leaf.nbytes
     return len(leaf) if isinstance(leaf, bytes | str) else 8

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, TypeAlias
 
 from playhead.plan.block import Nest
@@ -13,6 +13,13 @@ from playhead.plan.places import Cursor, Located, Places
 
 AUTOTUNE = -1
 Where: TypeAlias = Literal["threads", "processes", "ray"]
+
+
+@dataclass(slots=True)
+class Found:
+    """What AUTOTUNE found out: the next iterator begins with it."""
+
+    workers: int | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,6 +37,7 @@ class Prefetch(Node):
     workers: int
     on: Where = "threads"
     timeout: float | None = None
+    found: Found = field(default_factory=Found, kw_only=True)
 
     def describe(self) -> dict[str, Any] | None:
         return None
