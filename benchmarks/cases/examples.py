@@ -1,6 +1,6 @@
 """TFRecord Examples: 784 bytes, an int64 and 16 floats each, all shuffled, parsed, in batches of 256.
 
-20,000 of them in one file. tf.data shuffles records of 0.9 KB in a buffer over the whole set; playhead shuffles
+60,000 of them in one file. tf.data shuffles records of 0.9 KB in a buffer over the whole set; playhead shuffles
 places. Other frameworks read the same content from the format that their own documentation advises.
 """
 
@@ -21,7 +21,7 @@ BATCH = 256
 
 
 def size(quick: bool) -> int:
-    return 2_000 if quick else 20_000
+    return 2_000 if quick else 60_000
 
 
 def prepare(data: Path, quick: bool) -> None:

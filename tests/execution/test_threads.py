@@ -178,13 +178,29 @@ def test_the_pace_follows_the_time_an_element_takes():
     for _ in range(10):
         pace.report(pace.size, pace.size * 0.0001)
     assert pace.size == 100
-    pace.report(100, 1.0)
+    pace.report(100, 4.0)
     assert pace.size == 1
     pace.report(1, 0.001)
     assert pace.size == 2
     pace.report(1, 5.0)
     assert pace.size == 2
     Pace(0).report(1, 0)
+
+
+def test_the_pace_leaves_large_elements_few():
+    pace = Pace(most=1000)
+    for _ in range(12):
+        pace.report(pace.size, pace.size * 1e-6, pace.size * (1 << 20))
+    assert pace.size == 4
+    pace.report(4, 4e-6, 4 << 24)
+    assert pace.size == 1
+
+
+def test_bytes_of_unequal_elements_are_counted_by_a_few_of_them():
+    rows = [np.zeros(0, np.int8), *[np.zeros(1000, np.int8)] * 79]
+    assert nbytes(Rows(rows)) == 1000 * 80 * 7 // 8
+    strings = np.array([b"", *[b"x" * 100] * 15], object)
+    assert nbytes(Columns(strings, 16)) == (50 + 7 * 150) * 16 // 8
 
 
 def test_bytes_are_counted():

@@ -102,7 +102,7 @@ def perform(job: Job[Any, Result], sent: Any) -> Outcome[Result]:
 class Pace:
     """How many elements to compute in one call: `size`, enough to fill `seconds`, or NBYTES."""
 
-    SECONDS = 0.01
+    SECONDS = 0.03
     NBYTES = 4 << 20  # what a processor's caches about hold
 
     def __init__(self, most: int) -> None:
