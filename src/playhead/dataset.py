@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import glob
 import importlib
+import itertools
 import operator
 import os
 import sys
@@ -14,19 +16,28 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from playhead.epoch import Epoch
-from playhead.errors import PipelineError
+from playhead.errors import MissingSource, PipelineError
 from playhead.iterator import Iterator
 from playhead.plan import randomness
 from playhead.plan.batches import Batch, Padding
 from playhead.plan.block import Element, Nest, leaves, map_nest
 from playhead.plan.branches import Concatenate, Zip
-from playhead.plan.description import operations, seeded
-from playhead.plan.elements import Enumerate, Filter, Map, RandomMap
+from playhead.plan.cached import Cache
+from playhead.plan.carried import RejectionResample, Scan, Unique
+from playhead.plan.choosing import Random, Resample, Select, indices_of
+from playhead.plan.description import operations, seeded, unseeded
+from playhead.plan.elements import Enumerate, Filter, Map, RandomMap, TakeWhile
+from playhead.plan.failing import IgnoreErrors
 from playhead.plan.functions import UserFunction
+from playhead.plan.groups import Buckets, Gathered, GroupByWindow
+from playhead.plan.mixing import ChooseFromDatasets, SampleFromDatasets
+from playhead.plan.nested import FlatMap, Interleave
 from playhead.plan.node import INFINITE, UNKNOWN, Info, Node
 from playhead.plan.order import Repeat, Shard, Shuffle, Skip, Take
 from playhead.plan.places import Record
 from playhead.plan.prefetch import AUTOTUNE, Prefetch, Where
+from playhead.plan.rows import MapBatches, Rebatch, Split, Unbatch
+from playhead.plan.windows import ShuffleStream, Window
 from playhead.sources.arrays import Range, Tensors, TensorSlices, number_range, tensor_slices
 from playhead.sources.arrays import tensors as one_element
 from playhead.sources.generator import generated
@@ -39,13 +50,8 @@ Form = Literal["auto", "python", "tf"]
 range_ = range
 _HOME = os.path.dirname(os.path.abspath(__file__)) + os.sep
 
-_NOT_YET = frozenset(
-    """
-    apply as_numpy_iterator bucket_by_sequence_length cache choose_from_datasets counter flat_map
-    get_single_element group_by_window ignore_errors interleave list_files load options random rebatch
-    reduce rejection_resample sample_from_datasets save scan snapshot sparse_batch take_while unbatch
-    unique window with_options
-    """.split()  # noqa: SIM905
+_ABOUT_GRAPHS = frozenset(
+    ["fingerprint", "options", "snapshot", "sparse_batch", "with_options"],
 )
 
 
@@ -71,6 +77,7 @@ class Dataset:
     __slots__ = ("__weakref__", "_passes", "node")
 
     def __init__(self, node: Node) -> None:
+        _refuse_after_split(node)
         self.node = node
         self._passes = 0
 
@@ -159,6 +166,92 @@ class Dataset:
         return Dataset(replace(node, info=_info(name)))
 
     @staticmethod
+    def counter(
+        start: int = 0, step: int = 1, dtype: Any = np.int64, name: str | None = None
+    ) -> Dataset:
+        """`start`, `start + step` and so on, without end: numbers of `dtype`, int64 unless told otherwise."""
+        first, _, stride, kind = number_range(start, start, step, dtype=dtype)
+        return Dataset(Range(first, None, stride, kind, info=_info(name)))
+
+    @staticmethod
+    def random(
+        seed: int | None = None,
+        rerandomize_each_iteration: bool | None = None,
+        name: str | None = None,
+    ) -> Dataset:
+        """Whole numbers from 0 to 2**32 - 1, each equally likely, without end: int64.
+
+        They are the same in each epoch unless `rerandomize_each_iteration`.
+        """
+        own, drawn = _seed(seed)
+        return Dataset(Random(own, drawn, bool(rerandomize_each_iteration), info=_info(name)))
+
+    @staticmethod
+    def list_files(
+        file_pattern: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+        shuffle: bool | None = None,
+        seed: int | None = None,
+        name: str | None = None,
+    ) -> Dataset:
+        """The paths that match a glob pattern, or any of several, as str.
+
+        Sorted; in another order in each epoch where `shuffle` or a `seed` says so. Raises `MissingSource`
+        where no file matches.
+        """
+        given = [file_pattern] if isinstance(file_pattern, str | os.PathLike) else file_pattern
+        patterns = [os.fspath(pattern) for pattern in given]
+        found = sorted({path for pattern in patterns for path in glob.glob(pattern)})
+        if not found:
+            raise MissingSource(f"no file matches {', '.join(patterns)}")
+        files = Dataset(TensorSlices(tensor_slices(found), info=_info(name)))
+        wanted = seed is not None if shuffle is None else shuffle
+        return files.shuffle(seed=seed, name=name) if wanted else files
+
+    @staticmethod
+    def sample_from_datasets(
+        datasets: Sequence[Dataset],
+        weights: Sequence[float] | None = None,
+        seed: int | None = None,
+        stop_on_empty_dataset: bool = False,
+        rerandomize_each_iteration: bool | None = None,
+        name: str | None = None,
+    ) -> Dataset:
+        """Elements of several datasets, each as often as its weight says (all alike where there are none).
+
+        Of every 4096 elements each dataset has its exact share, in an order drawn by `seed`. Where the next
+        draw is of a dataset that has no element left, the epoch ends (`stop_on_empty_dataset`), or it goes on
+        with the others by their weights. The draws are the same in each epoch unless
+        `rerandomize_each_iteration`. Seekable where the datasets are.
+        """
+        parents = tuple(_node(ds, "sample_from_datasets") for ds in datasets)
+        if not parents:
+            raise PipelineError("sample_from_datasets needs at least one dataset")
+        shares = _weights(weights, len(parents))
+        own, drawn = _seed(seed)
+        stop, again = bool(stop_on_empty_dataset), bool(rerandomize_each_iteration)
+        info = _info(name)
+        return Dataset(SampleFromDatasets(parents, shares, own, drawn, stop, again, info=info))
+
+    @staticmethod
+    def choose_from_datasets(
+        datasets: Sequence[Dataset],
+        choice_dataset: Dataset,
+        stop_on_empty_dataset: bool = True,
+        name: str | None = None,
+    ) -> Dataset:
+        """The next element of `datasets[c]` for each whole number c of `choice_dataset`. A stream.
+
+        Where that dataset has no element left, the epoch ends, or the choice is passed over
+        (`stop_on_empty_dataset=False`).
+        """
+        parents = tuple(_node(ds, "choose_from_datasets") for ds in datasets)
+        if not parents:
+            raise PipelineError("choose_from_datasets needs at least one dataset")
+        choices = _node(choice_dataset, "choose_from_datasets")
+        stop = bool(stop_on_empty_dataset)
+        return Dataset(ChooseFromDatasets((choices, *parents), stop, info=_info(name)))
+
+    @staticmethod
     def zip(*datasets: Any, name: str | None = None) -> Dataset:
         """Elements side by side, until the shortest ends: of `zip(a, b)`, or of a nest of datasets."""
         shape = datasets[0] if len(datasets) == 1 else datasets
@@ -188,6 +281,8 @@ class Dataset:
         size = None if buffer_size is None else _positive("shuffle", "buffer_size", buffer_size)
         own, drawn = _seed(seed)
         reshuffle = True if reshuffle_each_iteration is None else bool(reshuffle_each_iteration)
+        if size is not None and not self.node.seekable:
+            return self._add(ShuffleStream, size, own, drawn, reshuffle, name=name)
         return self._add(Shuffle, size, own, drawn, reshuffle, name=name)
 
     def repeat(self, count: int | None = None, name: str | None = None) -> Dataset:
@@ -212,6 +307,39 @@ class Dataset:
         if not 0 <= mine < shards:
             raise PipelineError(f"shard index {mine} is not in 0 ... {shards - 1}")
         return self._add(Shard, mine, None, shards, name=name)
+
+    def select(self, indices: Any, name: str | None = None) -> Dataset:
+        """The elements at `indices` in that order, or those where a mask of bools is true. Seekable.
+
+        indices: int[n], negative ones from the end, any of them several times; or bool[len(self)]. Raises
+        `PipelineError` for a stream and for an index outside the dataset.
+        """
+        chosen = indices_of(indices, self.node.length if self.node.seekable else None)
+        return self._add(Select, chosen, name=name)
+
+    def resample(
+        self,
+        weights: Any,
+        seed: int | None = None,
+        num: int | None = None,
+        name: str | None = None,
+    ) -> Dataset:
+        """`num` elements an epoch, each drawn in proportion to its weight; as many as there are for None.
+
+        weights: float[len(self)], not negative. Others are drawn in each epoch. Seekable.
+        """
+        count = len(self) if num is None else _positive("resample", "num", num)
+        own, drawn = _seed(seed)
+        values = np.array(weights, np.float64)
+        return self._add(Resample, values, own, drawn, count, name=name)
+
+    def cache(self, filename: str = "", name: str | None = None) -> Dataset:
+        """The elements of pass 0 in every pass, computed once and kept in memory."""
+        if filename:
+            raise PipelineError(
+                "cache(filename=...) is not there in this version; cache() keeps memory"
+            )
+        return self._add(Cache, name=name)
 
     def concatenate(self, dataset: Dataset, name: str | None = None) -> Dataset:
         """This dataset's elements, then `dataset`'s."""
@@ -264,6 +392,92 @@ class Dataset:
         function = UserFunction(predicate, form=form, op="filter", where=info.where)
         return Dataset(Filter((self.node,), function, info=info))
 
+    def take_while(
+        self, predicate: Callable[..., Any], *, form: Form = "auto", name: str | None = None
+    ) -> Dataset:
+        """The elements before the first one for which `predicate` is false. A stream."""
+        info = _info(name)
+        function = UserFunction(predicate, form=form, op="take_while", where=info.where)
+        return Dataset(TakeWhile((self.node,), function, info=info))
+
+    def flat_map(self, map_func: Callable[..., Any], name: str | None = None) -> Dataset:
+        """The elements of the dataset that `map_func` makes of each element, one after the other. A stream.
+
+        Random operations in it need a seed. It is called again for the element that a position stands in.
+        """
+        info = _info(name)
+        function = UserFunction(map_func, form="python", op="flat_map", where=info.where)
+        return Dataset(FlatMap((self.node,), function, info=info))
+
+    def interleave(
+        self,
+        map_func: Callable[..., Any],
+        cycle_length: int | None = None,
+        block_length: int | None = None,
+        num_parallel_calls: int | None = None,
+        deterministic: bool | None = None,
+        name: str | None = None,
+    ) -> Dataset:
+        """Elements of `cycle_length` datasets (16) in turn, `block_length` (1) of each; a stream.
+
+        `map_func` makes a dataset of each element. One that ends makes room for the next.
+        num_parallel_calls, deterministic: accepted for tf.data's sake.
+        """
+        info = _info(name)
+        function = UserFunction(map_func, form="python", op="interleave", where=info.where)
+        cycle = 16 if cycle_length in (None, AUTOTUNE) else cycle_length
+        width = _positive("interleave", "cycle_length", cycle)
+        block = _positive("interleave", "block_length", 1 if block_length is None else block_length)
+        return Dataset(Interleave((self.node,), function, width, block, info=info))
+
+    def scan(
+        self, initial_state: Nest, scan_func: Callable[..., Any], name: str | None = None
+    ) -> Dataset:
+        """The outputs of `scan_func(state, element) -> (state, output)`, from `initial_state` in each epoch.
+
+        The state travels in the position: arrays, numbers, str and bytes of 64 KB at most, of the same
+        structure and dtypes throughout. A stream.
+        """
+        info = _info(name)
+        function = UserFunction(scan_func, form="python", op="scan", where=info.where)
+        return Dataset(Scan((self.node,), function, one_element(initial_state), info=info))
+
+    def unique(self, name: str | None = None) -> Dataset:
+        """Each element once, where it comes first in the epoch. A stream; resuming looks at the epoch again."""
+        return self._add(Unique, name=name)
+
+    def ignore_errors(self, log_warning: bool = False, name: str | None = None) -> Dataset:
+        """Without the elements that cannot be computed. A stream; its cursor counts what was left out.
+
+        log_warning: warn of each, with its records.
+        """
+        return self._add(IgnoreErrors, bool(log_warning), name=name)
+
+    def rejection_resample(
+        self,
+        class_func: Callable[..., Any],
+        target_dist: Sequence[float],
+        initial_dist: Sequence[float] | None = None,
+        seed: int | None = None,
+        name: str | None = None,
+    ) -> Dataset:
+        """(class, element) for some of the elements, so that the classes come as `target_dist` says. A stream.
+
+        class_func gives an element's class, from 0 to len(target_dist) - 1. initial_dist: how the classes come
+        in this dataset; where not given, it is estimated on the way.
+        """
+        info = _info(name)
+        function = UserFunction(class_func, form="auto", op="rejection_resample", where=info.where)
+        target = _distribution("target_dist", target_dist)
+        initial = None if initial_dist is None else _distribution("initial_dist", initial_dist)
+        if initial is not None and len(initial) != len(target):
+            raise PipelineError(
+                "rejection_resample: target_dist and initial_dist are of one length"
+            )
+        own, drawn = _seed(seed)
+        made = RejectionResample((self.node,), function, target, initial, own, drawn, info=info)
+        return Dataset(made)
+
     def enumerate(self, start: int = 0, name: str | None = None) -> Dataset:
         """(number, element), counting from `start` in every epoch; numbers are int64."""
         return self._add(Enumerate, operator.index(start), name=name)
@@ -303,6 +517,142 @@ class Dataset:
         size = _positive("padded_batch", "batch_size", batch_size)
         padding = Padding(_shapes(padded_shapes), padding_values)
         return self._add(Batch, size, bool(drop_remainder), padding, name=name)
+
+    def unbatch(self, name: str | None = None) -> Dataset:
+        """Each row of each batch as an element. Seekable where all batches are known to be of one size."""
+        return self._add(Unbatch, name=name)
+
+    def rebatch(
+        self,
+        batch_size: int | Sequence[int],
+        drop_remainder: bool = False,
+        name: str | None = None,
+    ) -> Dataset:
+        """The rows of batches in batches of another size, or of several sizes in turn. A stream."""
+        given = [batch_size] if np.ndim(batch_size) == 0 else list(batch_size)  # type: ignore[arg-type]
+        sizes = tuple(_positive("rebatch", "batch_size", size) for size in given)  # type: ignore[arg-type]
+        if not sizes:
+            raise PipelineError("rebatch needs a batch size")
+        return self._add(Rebatch, sizes, bool(drop_remainder), name=name)
+
+    def map_batches(
+        self,
+        map_func: Callable[..., Any],
+        batch_size: int,
+        *,
+        rng: bool = False,
+        seed: int | None = None,
+        form: Form = "auto",
+        name: str | None = None,
+    ) -> Dataset:
+        """`map_func` on batches of `batch_size` elements; it returns arrays with a row for each of them.
+
+        For functions that are quicker on many elements at once. An element depends on its batch's others only
+        as the function makes it so. Seekable where this dataset is.
+        """
+        batches = self.batch(batch_size, name=name)
+        made = batches.map(map_func, rng=rng, seed=seed, form=form, name=name)
+        return made._add(MapBatches, name=name)
+
+    def window(
+        self,
+        size: int,
+        shift: int | None = None,
+        stride: int = 1,
+        drop_remainder: bool = False,
+        name: str | None = None,
+    ) -> Dataset:
+        """Datasets of `size` elements `stride` apart, each beginning `shift` (`size`) after the one before.
+
+        For elements that are nests, a nest of datasets. `flat_map(lambda w: w.batch(size))` makes batches.
+        """
+        width = _positive("window", "size", size)
+        step = width if shift is None else _positive("window", "shift", shift)
+        apart, drop = _positive("window", "stride", stride), bool(drop_remainder)
+        return self._add(Window, width, step, apart, drop, _datasets, name=name)
+
+    def group_by_window(
+        self,
+        key_func: Callable[..., Any],
+        reduce_func: Callable[..., Any],
+        window_size: int | None = None,
+        window_size_func: Callable[..., Any] | None = None,
+        name: str | None = None,
+    ) -> Dataset:
+        """What `reduce_func(key, dataset)` makes of every `window_size` elements of equal key. A stream.
+
+        key_func: element -> a whole number. window_size_func: key -> size, instead of one size for all.
+        reduce_func returns a dataset. Windows that are not full come at the end, by ascending keys.
+        The position names the elements that wait, and they are read again.
+        """
+        if (window_size is None) == (window_size_func is None):
+            raise PipelineError("group_by_window needs window_size or window_size_func, not both")
+        info = _info(name)
+        op = "group_by_window"
+        key = UserFunction(key_func, form="auto", op=op, where=info.where)
+        reduce = UserFunction(reduce_func, form="python", op=op, where=info.where)
+        size = None if window_size is None else _positive(op, "window_size", window_size)
+        sizes = None
+        if window_size_func is not None:
+            sizes = UserFunction(window_size_func, form="python", op=op, where=info.where)
+        made = GroupByWindow((self.node,), key, reduce, size, sizes, Dataset, info=info)
+        return Dataset(made)
+
+    def bucket_by_sequence_length(
+        self,
+        element_length_func: Callable[..., Any],
+        bucket_boundaries: Sequence[int],
+        bucket_batch_sizes: Sequence[int],
+        padded_shapes: Nest | None = None,
+        padding_values: Nest | None = None,
+        pad_to_bucket_boundary: bool = False,
+        no_padding: bool = False,
+        drop_remainder: bool = False,
+        name: str | None = None,
+    ) -> Dataset:
+        """Padded batches of elements of like lengths: bucket i holds lengths below `bucket_boundaries[i]`.
+
+        The last bucket holds the rest, so there is one batch size more than boundaries.
+        pad_to_bucket_boundary: pad to the bucket's longest length instead of the batch's. A stream; the
+        position names the elements that wait, and they are read again.
+        """
+        op = "bucket_by_sequence_length"
+        boundaries = tuple(int(b) for b in bucket_boundaries)
+        sizes = tuple(_positive(op, "bucket_batch_sizes", size) for size in bucket_batch_sizes)
+        if not boundaries or list(boundaries) != sorted(set(boundaries)):
+            raise PipelineError(f"{op}: bucket_boundaries ascend, and there is at least one")
+        if len(sizes) != len(boundaries) + 1:
+            raise PipelineError(
+                f"{op}: {len(boundaries)} boundaries part {len(boundaries) + 1} buckets, "
+                f"and there are {len(sizes)} bucket_batch_sizes"
+            )
+        info = _info(name)
+        length = UserFunction(element_length_func, form="auto", op=op, where=info.where)
+        padding = None if no_padding else Padding(_shapes(padded_shapes), padding_values)
+        to_boundary = bool(pad_to_bucket_boundary) and not no_padding
+        drop = bool(drop_remainder)
+        made = Buckets(
+            (self.node,), length, boundaries, sizes, padding, to_boundary, drop, info=info
+        )
+        return Dataset(made)
+
+    def split(self, count: int, index: int, name: str | None = None) -> Dataset:
+        """Part `index` of `count` of each batch, for one of several processes.
+
+        Part i of a batch of b is rows i * b // count to (i + 1) * b // count. Positions are those of the whole
+        batches: one process saves, any number restores. After it only map, enumerate and prefetch may come.
+        Raises `PipelineError` for random operations without a seed, which would differ between processes.
+        """
+        parts, mine = _positive("split", "count", count), operator.index(index)
+        if not 0 <= mine < parts:
+            raise PipelineError(f"split index {mine} is not in 0 ... {parts - 1}")
+        random = unseeded(self.node)
+        if random is not None:
+            raise PipelineError(
+                f"split: {random.op} ({random.info.where}) has no seed, and would differ between processes",
+                help="give it seed=, or ds.seed(n) before split",
+            )
+        return self._add(Split, parts, mine, name=name)
 
     # --- execution --------------------------------------------------------------------------------------
 
@@ -386,9 +736,9 @@ class Dataset:
         return True
 
     def __getattr__(self, name: str) -> Any:
-        if name in _NOT_YET:
+        if name in _ABOUT_GRAPHS:
             raise AttributeError(
-                f"playhead.Dataset has no {name!r} yet: this version has not all of tf.data's operations",
+                f"playhead.Dataset has no {name!r}, which in tf.data is about graphs and their optimiser",
                 name=name,
                 obj=self,
             )
@@ -419,6 +769,34 @@ class Dataset:
         kind = "seekable" if self.seekable else "stream"
         return f"<playhead.Dataset {count}, {kind}>\n" + "\n".join(_lines(self.node))
 
+    # --- whole passes -----------------------------------------------------------------------------------
+
+    def apply(self, transformation_func: Callable[[Dataset], Any]) -> Any:
+        """`transformation_func(self)`."""
+        return transformation_func(self)
+
+    def as_numpy_iterator(self) -> IteratorABC[Element]:
+        """The elements of one pass: they are numpy's already."""
+        return iter(self)
+
+    def get_single_element(self, name: str | None = None) -> Element:
+        """The only element. Raises `PipelineError` where there is none, or more than one."""
+        found = list(itertools.islice(self.epoch(0), 2))
+        if len(found) != 1:
+            raise PipelineError(
+                f"get_single_element: this dataset has {'no element' if not found else 'more than one'}"
+            )
+        return found[0]
+
+    def reduce(
+        self, initial_state: Nest, reduce_func: Callable[..., Any], name: str | None = None
+    ) -> Element:
+        """The last state of `state = reduce_func(state, element)` over one pass, from `initial_state`."""
+        state = one_element(initial_state)
+        for element in self.epoch(0):
+            state = one_element(reduce_func(state, element))
+        return state
+
     # --- other doors ------------------------------------------------------------------------------------
 
     def to_tf(self, output_signature: Any = None) -> tf.data.Dataset:
@@ -430,6 +808,52 @@ class Dataset:
 
     def _add(self, kind: type[Node], *arguments: Any, name: str | None) -> Dataset:
         return Dataset(kind((self.node,), *arguments, info=_info(name)))
+
+
+def _refuse_after_split(node: Node) -> None:
+    if not node.parted or isinstance(node, Split | Enumerate | Prefetch):
+        return
+    if type(node) is not Map:
+        random = "map(rng=True)" if isinstance(node, RandomMap) else node.op
+        raise PipelineError(
+            f"{random} after split would depend on how many processes there are",
+            help=f"put {random} before split; only map, enumerate and prefetch may come after it",
+        )
+
+
+def _datasets(elements: list[Element]) -> Any:
+    """The elements of a window as datasets: one for each leaf."""
+    first = elements[0]
+    if isinstance(first, dict):
+        return {key: _datasets([element[key] for element in elements]) for key in first}
+    if isinstance(first, tuple):
+        parts = [_datasets([element[k] for element in elements]) for k in range_(len(first))]
+        return type(first)._make(parts) if hasattr(first, "_make") else tuple(parts)
+    return Dataset(Gathered(tuple(elements)))
+
+
+def _weights(weights: Sequence[float] | None, count: int) -> tuple[float, ...]:
+    if isinstance(weights, Dataset):
+        raise PipelineError(
+            "sample_from_datasets(weights=...) takes a list of numbers, not a dataset"
+        )
+    given = [1.0] * count if weights is None else [float(w) for w in np.asarray(weights).tolist()]
+    fits = len(given) == count and all(w >= 0 and np.isfinite(w) for w in given) and any(given)
+    if not fits:
+        raise PipelineError(
+            f"sample_from_datasets: weights {given} for {count} datasets",
+            help="one for each, finite, not negative and not all zero",
+        )
+    return tuple(given)
+
+
+def _distribution(name: str, values: Sequence[float]) -> tuple[float, ...]:
+    found = tuple(float(v) for v in np.asarray(values).tolist())
+    if not found or any(v < 0 or not np.isfinite(v) for v in found) or not sum(found):
+        raise PipelineError(
+            f"rejection_resample({name}={list(found)}): shares, not negative, not all 0"
+        )
+    return tuple(v / sum(found) for v in found)
 
 
 def _node(dataset: Any, op: str) -> Node:

@@ -256,6 +256,10 @@ class GlobalRandomness(PlayheadWarning):
     """A function drew from a global random state, which no position can keep."""
 
 
+class IgnoredError(PlayheadWarning):
+    """`ignore_errors(log_warning=True)` left an element out."""
+
+
 class LibraryChanged(PlayheadWarning):
     """Random numbers come from another numpy than when the position was saved."""
 

@@ -496,7 +496,375 @@ NESTED = [
     ),
 ]
 
-TABLE = [*SOURCES, *ORDER, *ELEMENTS, *BATCHES, *streams(), *NESTED]
+
+def rows_of(x):
+    return Dataset.from_tensor_slices(np.arange(int(x)) + 100 * int(x))
+
+
+def jumbled(x):
+    """A dataset that cannot jump, in an order of its own."""
+    return rows_of(x).shuffle(seed=int(x)).filter(lambda y: y % 3 != 1)
+
+
+def rows_from(values):
+    return [y for x in values for y in range(100 * x, 101 * x)]
+
+
+def interleaved(datasets, cycle, block):
+    """tf.data's interleave over lists: a dataset that has ended leaves its slot when its turn comes again."""
+    waiting, slots, out = list(datasets), [None] * cycle, []
+    slot = 0
+    while waiting or any(part is not None for part in slots):
+        if slots[slot] is None and waiting:
+            slots[slot] = list(waiting.pop(0))
+        turn = slots[slot]
+        if turn is not None:
+            out += turn[:block]
+            slots[slot] = turn[block:] if len(turn) >= block else None
+        slot = (slot + 1) % cycle
+    return out
+
+
+def words():
+    return Dataset.from_tensor_slices(["a", "b", "a", "c", "b", "d"])
+
+
+def fails_at(*wrong):
+    def divide(x):
+        if x in wrong:
+            raise ZeroDivisionError(f"{x}")
+        return x * 2
+
+    return divide
+
+
+def of_length(n):
+    return Dataset.from_sequence([np.full(k, k, np.int32) for k in n])
+
+
+LENGTHS = [1, 5, 2, 9, 3, 7, 4, 4, 12, 1]
+BUCKETS = [
+    [[1, 0], [2, 2]],
+    [[5, 5, 5, 5, 5, 0, 0], [7, 7, 7, 7, 7, 7, 7]],
+    [[4, 4, 4, 4], [4, 4, 4, 4]],
+    [[9] * 9 + [0] * 3, [12] * 12],
+    [[3, 3, 3], [1, 0, 0]],
+]
+
+CHOOSING = [
+    row("counter", lambda: Dataset.counter(3, 2).take(4), same([3, 5, 7, 9])),
+    row("random", lambda: Dataset.random(seed=4).take(5)),
+    row("random without a seed", lambda: Dataset.random(rerandomize_each_iteration=True).take(5)),
+    row("select", lambda: source(9).select([8, 0, -2, 0]), same([8, 0, 7, 0])),
+    row("select by a mask", lambda: source(4).select([True, False, False, True]), same([0, 3])),
+    row("select nothing", lambda: source(4).select([]), same([])),
+    row("select of a shuffle", lambda: source(9).shuffle(seed=1).select(range(3)).batch(2)),
+    row("resample", lambda: source(5).resample([1, 0, 2, 3, 0], seed=1, num=9).batch(4)),
+    row("resample without a seed", lambda: source(5).shuffle().resample(np.ones(5)).repeat(2)),
+    row("shuffle a stream", lambda: walked(9).shuffle(4, seed=1)),
+    row("shuffle a stream by one", lambda: generated().shuffle(1, seed=1), same(GENERATED)),
+    row("shuffle a stream by all", lambda: generated().shuffle(99).repeat(2).batch(3)),
+    row("cache", lambda: source(5).map(lambda x: x + 1).cache(), same([1, 2, 3, 4, 5])),
+    row("cache a shuffle", lambda: source(6).shuffle(seed=1).cache().map(noisy, rng=True, seed=2)),
+    row("cache a stream", lambda: walked(5).shuffle(3, seed=1).cache().batch(2), epochs=3),
+    row("cache a generator", lambda: generated().cache().repeat(2), same(GENERATED * 2)),
+    row("cache before a shuffle", lambda: source(6).batch(2).cache().shuffle(seed=1).repeat(2)),
+    row("cache nothing", lambda: source(0).cache(), same([])),
+]
+
+MIXING = [
+    row(
+        "sample_from_datasets",
+        lambda: Dataset.sample_from_datasets([source(4), source(3)], [0.7, 0.3], seed=1),
+    ),
+    row(
+        "sample_from_datasets until one is empty",
+        lambda: Dataset.sample_from_datasets(
+            [source(9), source(3).map(lambda x: x + 50)], seed=2, stop_on_empty_dataset=True
+        ).batch(2),
+    ),
+    row(
+        "sample_from_datasets anew in each epoch",
+        lambda: Dataset.sample_from_datasets(
+            [source(3).shuffle(), source(2).repeat()],
+            [1, 3],
+            stop_on_empty_dataset=True,
+            rerandomize_each_iteration=True,
+        ).repeat(2),
+        every=3,
+    ),
+    row(
+        "sample_from_datasets of streams",
+        lambda: Dataset.sample_from_datasets(
+            [walked(4).map(int), generated(), source(2).map(int)],
+            [1, 2, 1],
+            seed=1,
+            rerandomize_each_iteration=True,
+        ).batch(2),
+    ),
+    row(
+        "sample_from_datasets of streams until one is empty",
+        lambda: Dataset.sample_from_datasets(
+            [walked(4), generated()], seed=1, stop_on_empty_dataset=True
+        ).map(noisy, rng=True, seed=3),
+    ),
+    row(
+        "choose_from_datasets",
+        lambda: Dataset.choose_from_datasets(
+            [source(3), walked(2), generated()], Dataset.from_tensor_slices([2, 0, 0, 1, 2])
+        ),
+        same([0, 0, 1, 0, 10]),
+    ),
+    row(
+        "choose_from_datasets past an empty one",
+        lambda: Dataset.choose_from_datasets(
+            [source(1), source(9).skip(5)], Dataset.range(2).repeat(3), stop_on_empty_dataset=False
+        ),
+        same([0, 5, 6, 7]),
+    ),
+    row(
+        "choose_from_datasets until one is empty",
+        lambda: Dataset.choose_from_datasets([source(1), source(9)], Dataset.range(2).repeat()),
+        same([0, 0]),
+    ),
+]
+
+NESTING = [
+    row("flat_map", lambda: source(5).flat_map(rows_of), same(rows_from(range(5)))),
+    row("flat_map to nothing", lambda: source(3).flat_map(lambda x: source(0)), same([])),
+    row("flat_map of nothing", lambda: source(0).flat_map(rows_of), same([])),
+    row(
+        "flat_map a shuffle to streams, batched",
+        lambda: source(6).shuffle(seed=1).flat_map(jumbled).batch(3),
+    ),
+    row("flat_map a stream, repeated", lambda: walked(4).flat_map(rows_of).repeat(2), every=3),
+    row(
+        "flat_map a generator with random numbers",
+        lambda: generated(3).flat_map(lambda x: source(2)).map(noisy, rng=True, seed=1),
+    ),
+    row(
+        "flat_map in flat_map",
+        lambda: source(4).flat_map(lambda x: source(int(x)).flat_map(lambda y: source(int(y)))),
+        same([z for x in range(4) for y in range(x) for z in range(y)]),
+    ),
+    row(
+        "interleave",
+        lambda: source(6).interleave(rows_of, cycle_length=2, block_length=3),
+        same(interleaved([rows_from([x]) for x in range(6)], 2, 3)),
+    ),
+    row(
+        "interleave one by one",
+        lambda: source(5).interleave(rows_of, cycle_length=3),
+        same(interleaved([rows_from([x]) for x in range(5)], 3, 1)),
+    ),
+    row("interleave all", lambda: source(5).interleave(rows_of), every=2),
+    row(
+        "interleave a shuffle of streams, repeated",
+        lambda: source(5).shuffle(seed=1).interleave(jumbled, 2, 2).repeat(2).batch(3),
+        epochs=1,
+    ),
+    row("interleave a generator", lambda: generated(3).interleave(lambda x: walked(3), 2), every=2),
+    row("interleave nothing", lambda: source(0).interleave(rows_of), same([])),
+    row(
+        "window",
+        lambda: source(8).window(3).flat_map(lambda w: w.batch(3)),
+        same(batched(range(8), 3)),
+    ),
+    row(
+        "window with shift and stride",
+        lambda: source(8).window(2, shift=3, stride=2).flat_map(lambda w: w.batch(2)),
+        same([[0, 2], [3, 5], [6]]),
+    ),
+    row(
+        "window without remainder",
+        lambda: source(8).window(3, 2, drop_remainder=True).flat_map(lambda w: w.batch(3)),
+        same([[0, 1, 2], [2, 3, 4], [4, 5, 6]]),
+    ),
+    row(
+        "window of a nest",
+        lambda: source(4).enumerate().window(2).flat_map(lambda k, x: Dataset.zip(k, x).batch(2)),
+        same([([0, 1], [0, 1]), ([2, 3], [2, 3])]),
+    ),
+]
+
+CARRYING = [
+    row("take_while", lambda: source(9).take_while(lambda x: x < 4), same([0, 1, 2, 3])),
+    row("take_while nothing", lambda: source(9).take_while(lambda x: x < 0), same([])),
+    row("take_while all", lambda: source(3).take_while(lambda x: True), same([0, 1, 2])),
+    row(
+        "take_while of a shuffle, batched",
+        lambda: source(9).shuffle(seed=2).take_while(lambda x: x != 5).batch(2).repeat(3),
+    ),
+    row("take_while a stream", lambda: walked().take_while(lambda x: x < 5), same([0, 1, 3, 4])),
+    row(
+        "scan",
+        lambda: source(5).scan(np.int64(0), lambda total, x: (total + x, total + x)),
+        same([0, 1, 3, 6, 10]),
+    ),
+    row(
+        "scan with a nest of states over a stream",
+        lambda: walked(6).scan(
+            {"n": np.int64(0), "seen": np.zeros(2)},
+            lambda s, x: ({"n": s["n"] + 1, "seen": s["seen"] + [x, 1]}, (s["n"], s["seen"])),
+        ),
+    ),
+    row("unique", lambda: words().unique(), same(["a", "b", "c", "d"])),
+    row("unique of a shuffle", lambda: words().shuffle(seed=1).unique().batch(2)),
+    row("unique of a generator", lambda: generated().map(lambda x: x % 20).unique(), same([0, 10])),
+    row(
+        "ignore_errors",
+        lambda: source(7).map(fails_at(0, 3, 6)).ignore_errors(),
+        same([2, 4, 8, 10]),
+    ),
+    row(
+        "ignore_errors over a stream",
+        lambda: walked(6).map(fails_at(1, 7)).ignore_errors().batch(2),
+        same(batched([2 * x for x in survivors(6) if x not in (1, 7)], 2)),
+    ),
+    row(
+        "ignore_errors everywhere", lambda: source(2).map(fails_at(0, 1)).ignore_errors(), same([])
+    ),
+    row(
+        "ignore_errors of batches",
+        lambda: source(6).map(fails_at(3)).batch(2).ignore_errors(),
+        same([[0, 2], [8, 10]]),
+    ),
+    row(
+        "rejection_resample",
+        lambda: source(40).rejection_resample(lambda x: x % 4 != 0, [0.5, 0.5], seed=1),
+        every=3,
+    ),
+    row(
+        "rejection_resample of a known distribution",
+        lambda: walked(20).rejection_resample(
+            lambda x: x % 3, [0.2, 0.4, 0.4], initial_dist=[0.5, 0.4, 0.1]
+        ),
+    ),
+]
+
+REGROUPING = [
+    row("unbatch", lambda: source(7).batch(3).unbatch(), same(range(7))),
+    row("unbatch batches of one size", lambda: source(7).batch(3, True).unbatch(), same(range(6))),
+    row(
+        "unbatch, shuffle, batch",
+        lambda: source(8).batch(4, True).unbatch().shuffle(seed=1).repeat(2).batch(3),
+    ),
+    row("unbatch a stream", lambda: walked(5).batch(2).unbatch(), same(survivors(5))),
+    row(
+        "unbatch a nest with random numbers",
+        lambda: walked(5).enumerate().batch(2).unbatch().map(lambda k, x, r: r.random(), rng=True),
+    ),
+    row(
+        "unbatch empty batches",
+        lambda: source(3).map(lambda x: np.arange(x % 2)).unbatch(),
+        same([0]),
+    ),
+    row("rebatch", lambda: source(10).batch(3).rebatch(4), same(batched(range(10), 4))),
+    row(
+        "rebatch by several sizes",
+        lambda: source(11).batch(4).rebatch([1, 3]),
+        same([[0], [1, 2, 3], [4], [5, 6, 7], [8], [9, 10]]),
+    ),
+    row(
+        "rebatch without remainder over a stream",
+        lambda: walked(7).batch(2).rebatch(3, drop_remainder=True).repeat(2),
+        same(batched(survivors(7), 3, True) * 2),
+    ),
+    row(
+        "map_batches",
+        lambda: source(7).map_batches(lambda b: b + len(b), 3),
+        same([3, 4, 5, 6, 7, 8, 7]),
+    ),
+    row(
+        "map_batches, shuffled and batched",
+        lambda: source(7).map_batches(lambda b: b * 2, 3).shuffle(seed=1).batch(2).repeat(2),
+    ),
+    row("map_batches of a stream", lambda: walked(5).map_batches(lambda b: -b, 2)),
+    row(
+        "group_by_window",
+        lambda: source(8).group_by_window(lambda x: x % 3, lambda key, w: w.batch(2), 2),
+        same([[0, 3], [1, 4], [2, 5], [6], [7]]),
+    ),
+    row(
+        "group_by_window of a shuffle, flattened",
+        lambda: (
+            source(11)
+            .shuffle(seed=1)
+            .group_by_window(
+                lambda x: x % 2, lambda key, w: w, window_size_func=lambda key: 2 + key
+            )
+            .enumerate()
+        ),
+    ),
+    row(
+        "group_by_window of a filter, repeated",
+        lambda: (
+            walked(9)
+            .map(lambda x: x + 1)
+            .group_by_window(lambda x: x % 2, lambda key, w: w.batch(3), 3)
+            .repeat(2)
+        ),
+    ),
+    row(
+        "group_by_window of a generator",
+        lambda: generated(9).group_by_window(lambda x: x % 30, lambda k, w: w.batch(2), 2).batch(1),
+    ),
+    row(
+        "group_by_window of an enumerated stream",
+        lambda: (
+            walked(9)
+            .enumerate()
+            .group_by_window(lambda k, x: x % 2, lambda key, w: w.filter(lambda k, x: x != 3), 3)
+        ),
+    ),
+    row(
+        "bucket_by_sequence_length",
+        lambda: of_length(LENGTHS).bucket_by_sequence_length(len, [4, 8], [2, 2, 2]),
+        same(BUCKETS),
+    ),
+    row(
+        "bucket_by_sequence_length to the boundary",
+        lambda: (
+            of_length([1, 2, 1])
+            .shuffle(seed=1)
+            .bucket_by_sequence_length(
+                len, [2, 4], [2, 2, 2], pad_to_bucket_boundary=True, padding_values=-1
+            )
+        ),
+    ),
+    row(
+        "bucket_by_sequence_length of a stream without remainder",
+        lambda: (
+            walked(12)
+            .map(lambda x: np.arange(x % 7))
+            .bucket_by_sequence_length(len, [3, 5], [2, 3, 1], drop_remainder=True)
+            .repeat(2)
+        ),
+    ),
+]
+
+
+def split_rows():
+    """Parts of batches, by one, two and three processes."""
+    kinds = [
+        ("batches", lambda: source(11).shuffle(seed=1).batch(4)),
+        ("mapped batches", lambda: source(11).batch(4).map(lambda b: b * 2)),
+        ("batches of a stream", lambda: walked(9).batch(4, True)),
+        ("repeated batches", lambda: source(6).map(noisy, rng=True, seed=1).batch(3).repeat(2)),
+    ]
+    for name, make in kinds:
+        for count in (1, 2, 3):
+            yield row(
+                f"split {name} by {count}",
+                lambda make=make, count=count: (
+                    make().split(count, count - 1).map(lambda b: b + 1).enumerate()
+                ),
+            )
+
+
+VOCABULARY = [*CHOOSING, *MIXING, *NESTING, *CARRYING, *REGROUPING, *split_rows()]
+
+TABLE = [*SOURCES, *ORDER, *ELEMENTS, *BATCHES, *streams(), *NESTED, *VOCABULARY]
 
 
 def _with_itself(dataset):
@@ -559,6 +927,26 @@ def test_it_gives_what_a_list_says(row):
 def test_every_operation_of_dataset_has_a_row():
     built = {said for row in TABLE for said in _operations(row.make())}
     assert built == {
+        "random",
+        "select",
+        "resample",
+        "cache",
+        "sample_from_datasets",
+        "choose_from_datasets",
+        "flat_map",
+        "interleave",
+        "window",
+        "take_while",
+        "scan",
+        "unique",
+        "ignore_errors",
+        "rejection_resample",
+        "unbatch",
+        "rebatch",
+        "map_batches",
+        "group_by_window",
+        "bucket_by_sequence_length",
+        "split",
         "range",
         "tensor_slices",
         "tensors",

@@ -35,6 +35,7 @@ class RayPool:
     Raises `PipelineError` where Ray is not installed, or the pipeline cannot be sent.
     """
 
+    knows_every_node = False
     pace_seconds = 0.025
     """How long a task should take: Ray needs some 1.5 ms for each."""
 

@@ -14,7 +14,7 @@ from playhead.execution.parts import read_in_parts
 from playhead.execution.pool import Pool, first_of
 from playhead.plan.batches import Batch
 from playhead.plan.block import Block
-from playhead.plan.compute import Item, Job, Outcome, Pace, Result, perform
+from playhead.plan.compute import Compute, Item, Job, Outcome, Pace, Result, perform
 from playhead.plan.node import Node, Piece, Serial, Span, walk_places
 
 BUDGET = 1 << 30  # bytes computed and not yet delivered
@@ -84,6 +84,9 @@ class Ordered:
         pace = _pace(node, self.records, self.pool.workers)
         pace.seconds = self.pool.pace_seconds
         return pace
+
+    def inside(self) -> Compute:
+        return self if self.pool.knows_every_node else Serial()
 
     def read(self, node: Node, spans: Iterable[Span]) -> Iterator[tuple[Piece, Block]]:
         batches = node.batches

@@ -26,6 +26,9 @@ class Pool(Protocol):
     most: int
     """How many that may become."""
 
+    knows_every_node: bool
+    """Whether jobs may be about nodes that were made after the pool was."""
+
     pace_seconds: float
     """How long a task should take: long against what handing it out costs."""
 

@@ -54,6 +54,7 @@ class ProcessPool:
     Raises `PipelineError` where the pipeline cannot be sent to another process.
     """
 
+    knows_every_node = False
     pace_seconds = Pace.SECONDS
 
     def __init__(self, root: Node, workers: int = AUTOTUNE, *, memory: int = MEMORY) -> None:

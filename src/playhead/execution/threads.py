@@ -40,6 +40,7 @@ class _Desk:
 class ThreadPool:
     """`workers` threads, made as they are needed; `most` is how many AUTOTUNE may make of them."""
 
+    knows_every_node = True
     pace_seconds = Pace.SECONDS
 
     def __init__(self, workers: int = AUTOTUNE) -> None:

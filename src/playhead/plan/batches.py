@@ -196,7 +196,8 @@ class Batch(Node):
         _, first, record = self.origin
         return record + (index - first) * self.size
 
-    def locate(self, places: Places) -> Located:
+    def bounds(self, places: Places) -> tuple[Index, Index]:
+        """Where each batch begins and ends among the parent's elements."""
         if isinstance(places.epoch, int):
             starts = self.first_element(places.epoch, places.index)
         else:
@@ -208,6 +209,13 @@ class Batch(Node):
         length = self.parent.length
         if length is not None:
             stops = np.minimum(stops, length)
+        return starts, stops
+
+    def locate(self, places: Places) -> Located:
+        return self.located(places, *self.bounds(places))
+
+    def located(self, places: Places, starts: Index, stops: Index) -> Located:
+        """Batches of the parent's elements from `starts` to `stops`."""
         offsets = np.concatenate([[0], np.cumsum(stops - starts)]).astype(np.int64)
         within = np.arange(offsets[-1], dtype=np.int64) - np.repeat(offsets[:-1], np.diff(offsets))
         index = np.repeat(starts, np.diff(offsets)) + within

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar
@@ -51,7 +51,7 @@ class Concatenate(Node):
 
     def __post_init__(self) -> None:
         specs = [parent.static_spec() for parent in self.parents]
-        _require_alike([spec for spec in specs if spec is not None])
+        require_alike(self.op, [spec for spec in specs if spec is not None])
 
     @property
     def cardinality(self) -> int:
@@ -68,9 +68,7 @@ class Concatenate(Node):
         known = self.static_spec()
         if known is not None:
             return known
-        specs = [parent.spec() for parent in self.parents]
-        _require_alike(specs)
-        return map_nest(_common, *specs)
+        return common_spec(self.op, self.parents)
 
     @cached_property
     def _columnar(self) -> bool:
@@ -146,11 +144,19 @@ def _in_dataset(number: int, epoch: int, given: int, keys: Places, chunk: Chunk)
     )
 
 
-def _require_alike(specs: list[Nest]) -> None:
+def common_spec(op: str, parents: Sequence[Node]) -> Nest:
+    """What fits the elements of all, from the first of each where they are not known."""
+    specs = [parent.spec() for parent in parents]
+    require_alike(op, specs)
+    return map_nest(_common, *specs)
+
+
+def require_alike(op: str, specs: list[Nest]) -> None:
+    """Raises `PipelineError` where structures, ranks or dtypes differ."""
     for spec in specs[1:]:
         if _outline(spec) != _outline(specs[0]):
             raise PipelineError(
-                f"concatenate of datasets with different elements: {specs[0]} and {spec}",
+                f"{op} of datasets with different elements: {specs[0]} and {spec}",
                 help="map one of them to the other's structure and dtypes",
             )
 

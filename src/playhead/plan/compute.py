@@ -135,6 +135,10 @@ class Compute(Protocol):
 
     def pace(self, node: Node) -> Pace: ...
 
+    def inside(self) -> Compute:
+        """What to compute a dataset with that a function made during the walk."""
+        ...
+
 
 def attempt(
     compute: Compute,
@@ -199,6 +203,10 @@ class Chunk:
 
     def with_block(self, block: Block) -> Chunk:
         return replace(self, block=block)
+
+    def without_block(self) -> Chunk:
+        """Where its elements came from, without the memory of what they hold."""
+        return replace(self, block=Rows([]))
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,9 @@ from playhead.plan import randomness
 from playhead.plan.block import ArraySpec, Block, Columns, Nest, Rows
 from playhead.plan.compute import Chunk, Compute, Given, Job, Result, attempt
 from playhead.plan.functions import Randomness, UserFunction
-from playhead.plan.node import UNKNOWN, Node, Piece, as_chunk, ordinal, pieces
+from playhead.plan.node import UNKNOWN, Node, Piece, Serial, as_chunk, ordinal, pieces
 from playhead.plan.places import Cursor, Index, Keyed, Located, Places, Record
+from playhead.plan.walking import first_item, walked
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,6 +26,7 @@ class Map(Node):
 
     op: ClassVar[str] = "map"
     runs_user_code: ClassVar[bool] = True
+    keeps_keys: ClassVar[bool] = True
 
     function: UserFunction
 
@@ -51,6 +53,20 @@ class Map(Node):
             explain(error, self, len(block), places, trace)
             raise
 
+    def refetched(self, block: Block, keys: Places) -> Block:
+        return self.apply(
+            block, keys, lambda k: list(self.parent.fetched_records(keys.slice(k, k + 1)))
+        )
+
+    def behind(self, cursor: Cursor) -> Cursor | None:
+        if self.seekable:
+            return super().behind(cursor)
+        try:
+            item = first_item(self.parent, cursor, Serial())
+        except Exception:
+            return self.parent.behind(cursor)
+        return None if item is None else item.after()
+
     def keys(self, places: Places) -> Randomness | None:
         return None
 
@@ -74,7 +90,7 @@ class Map(Node):
 class OnChunks(Job[Chunk, Result]):
     """Calls a node's function on the elements of a stream."""
 
-    node: Map | Filter
+    node: Node
 
     def sent(self, item: Chunk) -> Given:
         return Given(item.block, item.keys)
@@ -92,21 +108,29 @@ class OnChunks(Job[Chunk, Result]):
             yield from item.trace(k)
 
 
-class Applying(OnChunks[Block]):
-    """A map's results.
+class Calling(OnChunks[Block]):
+    """What a node's function makes of elements.
 
     Nothing is called again to get those before an element it failed on: a function may have changed its
     argument in place. A block form that failed as a whole has none.
     """
 
-    node: Map
-
     def __call__(self, sent: Given) -> Block:
-        return self.node.function(sent.block, self.node.keys(sent.keys))
+        function: UserFunction = self.node.function  # type: ignore[attr-defined]
+        return function(sent.block)
 
     def partial(self, error: Exception) -> Block | None:
         done: list[Any] | None = error.__dict__.pop("playhead_done", None)
         return None if done is None else Rows(done)
+
+
+class Applying(Calling):
+    """A map's results."""
+
+    node: Map
+
+    def __call__(self, sent: Given) -> Block:
+        return self.node.function(sent.block, self.node.keys(sent.keys))
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,7 +159,7 @@ class RandomMap(Map):
 
 def explain(
     error: BaseException,
-    node: Map | Filter,
+    node: Node,
     size: int,
     places: Places,
     trace: Callable[[int], list[Record]],
@@ -168,6 +192,8 @@ class Filter(Node):
 
     op: ClassVar[str] = "filter"
     runs_user_code: ClassVar[bool] = True
+    keeps_keys: ClassVar[bool] = True
+    stops: ClassVar[bool] = False  # at the first element that it does not keep
 
     function: UserFunction
 
@@ -198,6 +224,8 @@ class Filter(Node):
             compute, Testing(self), chunks, weight=self.weight, after=True
         ):
             yield _kept(chunk, chosen)
+            if self.stops and len(chosen) < len(chunk):
+                return
 
     def _over_places(self, cursor: Cursor, compute: Compute) -> Iterator[Chunk]:
         """Over a seekable parent, reading and testing both happen in the pool."""
@@ -209,6 +237,22 @@ class Filter(Node):
             compute, ReadingAndTesting(self), found, pace, weight=self.weight
         ):
             yield _kept(as_chunk(self.parent, piece, block), chosen)
+            if self.stops and len(chosen) < len(piece):
+                return
+
+    def behind(self, cursor: Cursor) -> Cursor | None:
+        at = cursor
+        try:
+            for item in walked(self.parent, cursor, Serial()):
+                at = item.before()
+                try:
+                    self.chosen(Rows([item.row]))
+                except Exception:
+                    return item.after()
+                at = item.after()
+        except Exception:
+            return self.parent.behind(at)
+        return None
 
     def chosen(self, block: Block) -> Index:
         """The positions of the elements for which the function is true, ascending."""
@@ -230,6 +274,19 @@ class Filter(Node):
                 f"filter({self.function.name}) must return one bool per element, not {row!r}"
             )
         return bool(row)
+
+
+@dataclass(frozen=True, eq=False)
+class TakeWhile(Filter):
+    """The elements before the first one for which `function` is false."""
+
+    op: ClassVar[str] = "take_while"
+    stops: ClassVar[bool] = True
+
+    def chosen(self, block: Block) -> Index:
+        found = super().chosen(block)
+        until: Index = found[found == np.arange(len(found))]
+        return until
 
 
 class Testing(OnChunks[Index]):

@@ -118,6 +118,10 @@ class UserFunction:
         assert self._run is not None
         return self._run(block, randomness)
 
+    def on_one(self, element: Element) -> Any:
+        """What it makes of one element, as it is: in Python, whatever that is."""
+        return self._call(element, None, None, 0)
+
     def _decide(self, block: Block, randomness: Randomness | None) -> list[Element]:
         """Choose the form. Returns what finding out has computed: the first result, or nothing.
 

@@ -51,6 +51,9 @@ class Node(ABC):
     random: ClassVar[str | None] = None  # the kind of random operation, where it is one
     runs_user_code: ClassVar[bool] = False
     counters: ClassVar[tuple[str, ...]] = ()  # numbers in its own cursor, beside its parent's "at"
+    keeps_keys: ClassVar[bool] = (
+        False  # over a stream, each element is the parent's of the same key
+    )
 
     parents: tuple[Node, ...]
     info: Info = field(default_factory=Info, kw_only=True)
@@ -69,6 +72,11 @@ class Node(ABC):
     @cached_property
     def seekable(self) -> bool:
         return all(parent.seekable for parent in self.parents)
+
+    @cached_property
+    def parted(self) -> bool:
+        """Whether its elements are parts of batches, one for each of several processes."""
+        return any(parent.parted for parent in self.parents)
 
     @cached_property
     def user_code(self) -> bool:
@@ -150,6 +158,35 @@ class Node(ABC):
         epoch, index = cursor
         span = (epoch, index, self.length_at(epoch))
         return (as_chunk(self, piece, block) for piece, block in compute.read(self, [span]))
+
+    @cached_property
+    def fetchable(self) -> bool:
+        """Whether `fetch` can read single elements again."""
+        return self.seekable or (self.keeps_keys and self.parent.fetchable)
+
+    def fetch(self, keys: Places) -> Block:
+        """The elements that had these keys when they were walked. Pure and thread-safe."""
+        if self.seekable:
+            return self.read(self.locate(keys))
+        return self.refetched(self.parent.fetch(keys), keys)
+
+    def refetched(self, block: Block, keys: Places) -> Block:
+        """What this node makes of its parent's elements."""
+        return block
+
+    def fetched_records(self, keys: Places) -> Iterator[Record]:
+        """The records that `fetch` reads."""
+        node = self
+        while not node.seekable:
+            node = node.parent
+        return node.locate(keys).records()
+
+    def behind(self, cursor: Cursor) -> Cursor | None:
+        """Where the stream goes on behind its next element, which cannot be computed.
+
+        None where that cannot be told.
+        """
+        return [cursor[0], cursor[1] + 1] if self.seekable else None
 
     def start_stream(self, epoch: int) -> Cursor:
         return self.parent.start(epoch)
@@ -294,6 +331,9 @@ class Serial:
 
     def pace(self, node: Node) -> Pace:
         return Pace(1 if node.user_code else 64 // node.weight)
+
+    def inside(self) -> Compute:
+        return self
 
 
 def ordinal(node: Node) -> int:

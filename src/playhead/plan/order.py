@@ -40,8 +40,8 @@ class Shuffle(Node):
         if not self.parent.seekable:
             raise PipelineError(
                 "shuffle needs a seekable dataset, and this one is a stream (it must be walked)",
-                help="put shuffle before filter and before the batch that follows it, "
-                "on the source's records",
+                help="put shuffle before filter and the like, on the source's records; or give "
+                "shuffle(buffer_size=...), which permutes windows of that many elements",
             )
         if self.buffer_size is None and self.parent.length is None:
             raise PipelineError(
@@ -156,6 +156,7 @@ class Repeat(Node):
 
     op: ClassVar[str] = "repeat"
     counters: ClassVar[tuple[str, ...]] = ("pass", "epoch")
+    keeps_keys: ClassVar[bool] = True
 
     count: int | None
     origin: tuple[int, int, int, int] | None = None
@@ -286,6 +287,7 @@ class Slice(Node):
 
     op: ClassVar[str] = "slice"
     counters: ClassVar[tuple[str, ...]] = ("seen",)
+    keeps_keys: ClassVar[bool] = True
 
     start_at: int
     count: int | None

@@ -16,6 +16,7 @@ from playhead.plan.elements import Map
 from playhead.plan.node import Node
 from playhead.plan.order import Repeat
 from playhead.plan.prefetch import Prefetch
+from playhead.plan.rows import Split
 
 Place = tuple[int, int]
 
@@ -26,7 +27,7 @@ def resized(node: Node, size: int) -> Node:
         if node.parent.weight != 1:
             raise _refused("two batch operations")
         return replace(node, size=size, origin=None)
-    if isinstance(node, Map | Repeat | Prefetch):
+    if isinstance(node, Map | Repeat | Prefetch | Split):
         return replace(node, parents=(resized(node.parent, size),))
     raise _refused(f"{node.op} after batch")
 
@@ -50,7 +51,7 @@ def can_enter(node: Node, places: list[Place], record: int) -> bool:
         first = node.first_pass(places[0][0])
         inside = first <= places[1][0] <= first + node.stride
         return inside and can_enter(node.parent, places[1:], record)
-    return isinstance(node, Map | Prefetch) and can_enter(node.parent, places, record)
+    return isinstance(node, Map | Prefetch | Split) and can_enter(node.parent, places, record)
 
 
 def places_of(node: Node, place: Place) -> tuple[list[Place], int]:

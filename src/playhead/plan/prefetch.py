@@ -32,6 +32,7 @@ class Prefetch(Node):
     """
 
     op: ClassVar[str] = "prefetch"
+    keeps_keys: ClassVar[bool] = True
 
     buffer_size: int
     workers: int

@@ -145,13 +145,27 @@ def seed_pairs(
     `mix(mix((index + 1) * GOLDEN + mix(low + e)) ^ mix(high + e))`, modulo 2**64, so the seeds of
     one epoch all differ. They are not those that `seed_pair` draws from `Draws.at`.
     """
-    epoch = (np.atleast_1d(epochs).astype(np.uint64) + np.uint64(1)) * np.uint64(GOLDEN)
-    place = (indices.astype(np.uint64) + np.uint64(1)) * np.uint64(GOLDEN)
-    place += mix(epoch + np.uint64(wide & _WORD))
-    pairs = mix(mix(place) ^ mix(epoch + np.uint64(wide >> 64)))
+    pairs = words(wide, epochs, indices)
     return pairs.astype("<u8").view("<i4").reshape(-1, 2).astype(np.int32, copy=False)
 
 
 def draw_seed() -> int:
     """A fresh seed of 63 bits from the operating system."""
     return secrets.randbits(63)
+
+
+def uniform(
+    wide: int, epochs: NDArray[np.int64] | int, indices: NDArray[np.int64]
+) -> NDArray[np.float64]:
+    """float64[n] in [0, 1): for each (epoch, index) a number of its own; see `words`."""
+    return (words(wide, epochs, indices) >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+
+def words(
+    wide: int, epochs: NDArray[np.int64] | int, indices: NDArray[np.int64]
+) -> NDArray[np.uint64]:
+    """uint64[n]: the 64 bits of which `seed_pairs` makes its pairs, low ones first."""
+    epoch = (np.atleast_1d(epochs).astype(np.uint64) + np.uint64(1)) * np.uint64(GOLDEN)
+    place = (indices.astype(np.uint64) + np.uint64(1)) * np.uint64(GOLDEN)
+    place += mix(epoch + np.uint64(wide & _WORD))
+    return mix(mix(place) ^ mix(epoch + np.uint64(wide >> 64)))

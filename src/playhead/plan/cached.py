@@ -1,0 +1,130 @@
+"""cache: the elements of pass 0, in every pass, computed once and kept in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
+
+from playhead.plan.block import Block, Element, Nest, Rows, own
+from playhead.plan.compute import Chunk, Compute
+from playhead.plan.node import Node
+from playhead.plan.order import Shuffle
+from playhead.plan.places import Cursor, Index, Located, Places, Record
+
+
+def varies(node: Node) -> bool:
+    """Whether a node's passes may differ."""
+    fixed = isinstance(node, Shuffle) and not node.reshuffle
+    if (node.random is not None and not fixed) or (not node.parents and not node.seekable):
+        return True
+    return any(map(varies, node.parents))
+
+
+class Memory:
+    """Elements by their number, and the chunks of a whole walk. Empty again in another process."""
+
+    def __init__(self) -> None:
+        self.elements: dict[int, Element] = {}
+        self.walked: list[tuple[Chunk, list[Element]]] | None = None
+
+    def __reduce__(self) -> tuple[type[Memory], tuple[()]]:
+        return Memory, ()
+
+
+@dataclass(frozen=True, slots=True)
+class Frozen:
+    """Elements of pass 0 by their numbers; `inner` is what was located of the parent."""
+
+    index: Index
+    inner: Located
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    def slice(self, start: int, stop: int) -> Frozen:
+        return Frozen(self.index[start:stop], self.inner.slice(start, stop))
+
+    def records(self) -> Iterator[Record]:
+        return self.inner.records()
+
+
+@dataclass(frozen=True, eq=False)
+class Cache(Node):
+    """Place (e, i) is the parent's place (0, i)."""
+
+    op: ClassVar[str] = "cache"
+    counters: ClassVar[tuple[str, ...]] = ("epoch", "given")
+
+    memory: Memory = field(default_factory=Memory, kw_only=True)
+
+    @property
+    def batches(self) -> Node | None:
+        return None
+
+    def spec(self) -> Nest:
+        return self.parent.spec()
+
+    def describe(self) -> dict[str, Any] | None:
+        return {"op": self.op} if varies(self.parent) else None
+
+    def locate(self, places: Places) -> Located:
+        return Frozen(places.index, self.parent.locate(Places(0, places.index)))
+
+    def read(self, located: Located) -> Block:
+        assert isinstance(located, Frozen)
+        known, numbers = self.memory.elements, located.index.tolist()
+        missing = np.flatnonzero([number not in known for number in numbers])
+        for run in np.split(missing, np.flatnonzero(np.diff(missing) > 1) + 1):
+            if len(run):
+                low, high = int(run[0]), int(run[-1]) + 1
+                rows = self.parent.read(located.inner.slice(low, high)).own_rows()
+                known.update(zip(numbers[low:high], rows, strict=True))
+        return Rows([own(known[number]) for number in numbers])
+
+    # --- over a stream ----------------------------------------------------------------------------------
+
+    def start_stream(self, epoch: int) -> Cursor:
+        return {"epoch": epoch, "given": 0, "at": self.parent.start(0)}
+
+    def fits_parent(self, cursor: Cursor, epoch: int) -> bool:
+        return bool(cursor["epoch"] == epoch) and self.parent.fits(cursor.get("at"), 0)
+
+    def walk(self, cursor: Cursor, compute: Compute) -> Iterator[Chunk]:
+        epoch, given = cursor["epoch"], cursor["given"]
+        if self.memory.walked is not None:
+            yield from self._from_memory(self.memory.walked, epoch, given)
+            return
+        whole: list[tuple[Chunk, list[Element]]] | None = None if given else []
+        for chunk in self.parent.open(cursor["at"], compute):
+            rows = chunk.block.own_rows()
+            if whole is not None:
+                whole.append((chunk.without_block(), rows))
+            yield _placed(chunk, rows, epoch, given)
+            given += len(chunk)
+        if whole is not None:
+            self.memory.walked = whole
+
+    def _from_memory(
+        self, walked: list[tuple[Chunk, list[Element]]], epoch: int, given: int
+    ) -> Iterator[Chunk]:
+        at = 0
+        for chunk, rows in walked:
+            skip = max(0, given - at)
+            if skip < len(rows):
+                placed = _placed(chunk, rows, epoch, at)
+                yield placed.slice(skip, len(rows)) if skip else placed
+            at += len(rows)
+
+
+def _placed(chunk: Chunk, rows: list[Element], epoch: int, given: int) -> Chunk:
+    inner = chunk.cursor
+    return Chunk(
+        Rows([own(row) for row in rows]),
+        Places(epoch, np.arange(given, given + len(rows), dtype=np.int64)),
+        lambda j: {"epoch": epoch, "given": given + j, "at": inner(j)},
+        chunk.trace,
+        chunk.records,
+    )

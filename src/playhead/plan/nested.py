@@ -1,0 +1,297 @@
+"""Datasets inside datasets: flat_map and interleave over what a function makes of each element."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Any, ClassVar
+
+import numpy as np
+
+from playhead.errors import PipelineError, UnreadablePosition, UnrepeatableFunction
+from playhead.plan.block import Nest
+from playhead.plan.compute import Chunk, Compute
+from playhead.plan.description import unseeded
+from playhead.plan.elements import note
+from playhead.plan.functions import UserFunction
+from playhead.plan.node import UNKNOWN, Node, Serial
+from playhead.plan.permutation import GOLDEN, mix
+from playhead.plan.places import Cursor, Places, has_counts, is_count
+from playhead.plan.walking import Item, as_rows, first_item, fixed, walked
+
+SMALL = 1024  # elements of an inner dataset that are not worth a worker
+
+
+class Nesting(Node):
+    """A stream of the elements of inner datasets."""
+
+    runs_user_code: ClassVar[bool] = True
+
+    function: UserFunction
+
+    @property
+    def cardinality(self) -> int:
+        return 0 if self.parent.cardinality == 0 else UNKNOWN
+
+    @cached_property
+    def seekable(self) -> bool:
+        return False
+
+    @cached_property
+    def batches(self) -> Node | None:
+        return None
+
+    def static_spec(self) -> Nest | None:
+        return None
+
+    def describe(self) -> dict[str, Any]:
+        said: dict[str, Any] = {"op": self.op, "fn": self.function.name}
+        if self.function.identity is not None:
+            said["code"] = self.function.identity
+        return said
+
+    def inside(self, item: Item) -> Node:
+        """The dataset that the function makes of an element."""
+        try:
+            return made_by(self, self.function.on_one(item.row))
+        except Exception as error:
+            note(error, self, item.key, item.trace())
+            raise
+
+
+def made_by(node: Node, result: Any) -> Node:
+    """The plan of a dataset that a function returned. Raises where it is none, or cannot be repeated."""
+    inner = getattr(result, "node", None)
+    name = getattr(node, "function", None) and node.function.name  # type: ignore[attr-defined]
+    if not isinstance(inner, Node):
+        raise PipelineError(
+            f"{node.op}({name}) must return a playhead.Dataset, not {type(result).__name__}",
+            help="Dataset.from_tensor_slices(x) makes one of an array's rows",
+        )
+    random = unseeded(inner)
+    if random is not None:
+        raise UnrepeatableFunction(
+            f"{node.op}({name}) returns a dataset with a {random.op} that has no seed: each call draws another",
+            help="give it seed=",
+        )
+    return inner
+
+
+def open_inside(node: Node, cursor: Cursor, compute: Compute) -> Iterator[Chunk]:
+    """Walk an inner dataset: with the workers where that is worth it."""
+    small = 0 <= node.cardinality <= SMALL and not node.user_code
+    return node.open(cursor, Serial() if small else compute.inside())
+
+
+def inner_keys(key: tuple[int, int], first: int, count: int) -> Places:
+    """The keys of elements `first` to `first + count` of the dataset made of the element `key`."""
+    numbers = np.arange(first, first + count, dtype=np.int64).astype(np.uint64)
+    with np.errstate(over="ignore"):
+        base = mix(np.array([key[1] + 1], np.uint64) * np.uint64(GOLDEN))
+        mixed = mix(base + numbers * np.uint64(GOLDEN)) >> np.uint64(2)
+    return Places(key[0], mixed.astype(np.int64))
+
+
+@dataclass(frozen=True, eq=False)
+class FlatMap(Nesting):
+    """The elements of the dataset that `function` makes of each element, one dataset after the other."""
+
+    op: ClassVar[str] = "flat_map"
+    counters: ClassVar[tuple[str, ...]] = ("epoch", "given")
+
+    function: UserFunction
+
+    def start_stream(self, epoch: int) -> Cursor:
+        return {"epoch": epoch, "given": 0, "at": self.parent.start(epoch), "inner": None}
+
+    def walk(self, cursor: Cursor, compute: Compute) -> Iterator[Chunk]:
+        epoch, given, inner = cursor["epoch"], cursor["given"], cursor["inner"]
+        for item in walked(self.parent, cursor["at"], compute):
+            node = self.inside(item)
+            at = _entered(node, inner, epoch)
+            for chunk in open_inside(node, at, compute):
+                yield _inside(item, epoch, given, chunk)
+                given += len(chunk)
+            given, inner = 0, None
+
+
+def _entered(node: Node, inner: Cursor, epoch: int) -> Cursor:
+    """Where an inner dataset goes on: at `inner`, where there is one."""
+    if inner is None:
+        return node.start(epoch)
+    if not node.fits(inner, epoch):
+        raise UnreadablePosition(
+            "the position stands inside a dataset that the function does not make any more",
+            help="the function, or what it reads, has changed since",
+        )
+    return inner
+
+
+def _inside(item: Item, epoch: int, given: int, chunk: Chunk) -> Chunk:
+    inner, trace = chunk.cursor, chunk.trace
+
+    def cursor(j: int) -> Cursor:
+        return {"epoch": epoch, "given": given + j, "at": item.before(), "inner": inner(j)}
+
+    return Chunk(
+        as_rows(chunk.block),
+        inner_keys(item.key, given, len(chunk)),
+        cursor,
+        lambda j: [*item.trace(), *trace(j)],
+    )
+
+
+@dataclass(eq=False, slots=True)
+class _Open:
+    """An inner dataset under way: what it is made of, how many elements it gave, and where it stands."""
+
+    item: Item
+    chunks: Iterator[Chunk]
+    given: int
+    at: Callable[[], Cursor]
+    rest: Chunk | None = None
+
+    def next(self, most: int) -> Chunk | None:
+        """At most so many of its elements; None at its end."""
+        while self.rest is None or not len(self.rest):
+            self.rest = next(self.chunks, None)
+            if self.rest is None:
+                return None
+        size = min(most, len(self.rest))
+        taken, self.rest = self.rest.slice(0, size), self.rest.slice(size, len(self.rest))
+        return taken
+
+    def took(self, chunk: Chunk) -> None:
+        self.given += len(chunk)
+        self.at = partial(chunk.cursor, len(chunk))
+
+    def told(self) -> Cursor:
+        return [self.item.before(), self.given, self.at()]
+
+
+Told = Callable[[], Cursor]
+
+
+@dataclass(frozen=True, eq=False)
+class Interleave(Nesting):
+    """Elements of `cycle_length` inner datasets in turn, `block_length` of each.
+
+    The cursor holds, for each dataset under way, the parent's cursor before the element it is made of, and
+    its own.
+    """
+
+    op: ClassVar[str] = "interleave"
+
+    function: UserFunction
+    cycle_length: int
+    block_length: int
+
+    def describe(self) -> dict[str, Any]:
+        sizes = {"cycle_length": self.cycle_length, "block_length": self.block_length}
+        return super().describe() | sizes
+
+    def start_stream(self, epoch: int) -> Cursor:
+        at = self.parent.start(epoch)
+        return {"epoch": epoch, "at": at, "open": [], "slot": 0, "block": 0}
+
+    def fits(self, cursor: Cursor, epoch: int) -> bool:
+        if not has_counts(cursor, ("epoch", "slot", "block")) or cursor["epoch"] != epoch:
+            return False
+        opened = cursor.get("open")
+        return (
+            self.parent.fits(cursor.get("at"), epoch)
+            and cursor["slot"] < self.cycle_length
+            and cursor["block"] < self.block_length
+            and isinstance(opened, list)
+            and len(opened) <= self.cycle_length
+            and all(slot is None or self._fits_slot(slot, epoch) for slot in opened)
+        )
+
+    def _fits_slot(self, slot: Any, epoch: int) -> bool:
+        whole = isinstance(slot, list) and len(slot) == 3 and is_count(slot[1])
+        return whole and self.parent.fits(slot[0], epoch)
+
+    def walk(self, cursor: Cursor, compute: Compute) -> Iterator[Chunk]:
+        epoch, slot, block = cursor["epoch"], cursor["slot"], cursor["block"]
+        slots: list[_Open | None] = [self._reopened(at, epoch, compute) for at in cursor["open"]]
+        slots += [None] * (self.cycle_length - len(slots))
+        parent = walked(self.parent, cursor["at"], compute)
+        at: Told = partial(fixed, cursor["at"])
+        ended = False
+        while True:
+            here = slots[slot]
+            if here is None:
+                item = None if ended else next(parent, None)
+                if item is not None:
+                    at = item.after
+                    slots[slot] = self._opened(item, epoch, compute)
+                    continue
+                ended = True
+                if not any(slots):
+                    return
+                slot, block = (slot + 1) % self.cycle_length, 0
+                continue
+            chunk = here.next(self.block_length - block)
+            if chunk is None:
+                slots[slot] = None
+                slot, block = (slot + 1) % self.cycle_length, 0
+                continue
+            yield self._taken(chunk, here, slots, slot, block, at, epoch)
+            here.took(chunk)
+            block += len(chunk)
+            if block == self.block_length:
+                slot, block = (slot + 1) % self.cycle_length, 0
+
+    def _opened(self, item: Item, epoch: int, compute: Compute) -> _Open:
+        node = self.inside(item)
+        start = node.start(epoch)
+        return _Open(item, open_inside(node, start, compute), 0, partial(fixed, start))
+
+    def _reopened(self, saved: Any, epoch: int, compute: Compute) -> _Open | None:
+        if saved is None:
+            return None
+        before, given, inner = saved
+        item = first_item(self.parent, before, Serial())
+        if item is None:
+            raise UnreadablePosition("the position stands in a dataset that is not there any more")
+        node = self.inside(item)
+        at = _entered(node, inner, epoch)
+        return _Open(item, open_inside(node, at, compute), given, partial(fixed, inner))
+
+    def _taken(
+        self,
+        chunk: Chunk,
+        here: _Open,
+        slots: list[_Open | None],
+        slot: int,
+        block: int,
+        at: Told,
+        epoch: int,
+    ) -> Chunk:
+        """Elements of the dataset in `slot`; the others stand where they stand now."""
+        others = [None if s is None else (s.item.before, s.given, s.at) for s in slots]
+        before, given, inner, cycle = here.item.before, here.given, chunk.cursor, self.cycle_length
+        start = here.at
+
+        def cursor(j: int) -> Cursor:
+            told = [None if o is None else [o[0](), o[1], o[2]()] for o in others]
+            told[slot] = [before(), given + j, inner(j) if j else start()]
+            while told and told[-1] is None:
+                told.pop()
+            full = block + j == self.block_length
+            return {
+                "epoch": epoch,
+                "at": at(),
+                "open": told,
+                "slot": (slot + 1) % cycle if full else slot,
+                "block": 0 if full else block + j,
+            }
+
+        outer, trace = here.item.trace, chunk.trace
+        return Chunk(
+            as_rows(chunk.block),
+            inner_keys(here.item.key, given, len(chunk)),
+            cursor,
+            lambda j: [*outer(), *trace(j)],
+        )

@@ -1,0 +1,94 @@
+"""Walking a stream element by element, and giving out one made of several."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from playhead.plan.block import Block, Element, Rows
+from playhead.plan.compute import Chunk, Compute
+from playhead.plan.node import Node
+from playhead.plan.places import Cursor, Places, Record
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One element of a chunk: the `j`th.
+
+    `before` tells where the stream stands before it: from there on, it is the first. That is where it stood
+    after the element before, however the stream was cut into chunks.
+    """
+
+    row: Element
+    chunk: Chunk
+    j: int
+    before: Callable[[], Cursor]
+
+    @property
+    def key(self) -> tuple[int, int]:
+        return self.chunk.keys.at(self.j)
+
+    @property
+    def keys(self) -> Places:
+        return self.chunk.keys.slice(self.j, self.j + 1)
+
+    @property
+    def records(self) -> int:
+        """How many source records it is made of."""
+        counts = self.chunk.records
+        return 1 if counts is None else int(counts[self.j])
+
+    def after(self) -> Cursor:
+        return self.chunk.cursor(self.j + 1)
+
+    def trace(self) -> list[Record]:
+        return self.chunk.trace(self.j)
+
+
+def items(chunks: Iterable[Chunk], start: Cursor) -> Iterator[Item]:
+    """The elements of a walk from the cursor `start`, one by one."""
+    before: Callable[[], Cursor] = partial(fixed, start)
+    for chunk in chunks:
+        for j, row in enumerate(chunk.block.own_rows()):
+            yield Item(row, chunk, j, before)
+            before = partial(chunk.cursor, j + 1)
+
+
+def walked(node: Node, cursor: Cursor, compute: Compute) -> Iterator[Item]:
+    """The elements of a stream from a cursor on, one by one."""
+    return items(node.open(cursor, compute), cursor)
+
+
+def fixed(cursor: Cursor) -> Cursor:
+    return cursor
+
+
+def first_item(node: Node, cursor: Cursor, compute: Compute) -> Item | None:
+    """The element of a stream at `cursor`; None at its end."""
+    return next(walked(node, cursor, compute), None)
+
+
+def one(
+    element: Element,
+    key: tuple[int, int],
+    before: Callable[[], Cursor],
+    after: Callable[[], Cursor],
+    trace: Callable[[], list[Record]],
+    records: int = 1,
+) -> Chunk:
+    """A chunk of one element."""
+    return Chunk(
+        Rows([element]),
+        Places(key[0], np.array([key[1]], np.int64)),
+        lambda j: after() if j else before(),
+        lambda _: trace(),
+        None if records == 1 else np.array([records], np.int64),
+    )
+
+
+def as_rows(block: Block) -> Rows:
+    """A block of a node whose elements need not all be alike."""
+    return block if isinstance(block, Rows) else Rows(block.own_rows())
