@@ -343,6 +343,38 @@ def test_other_code_in_a_filter_is_a_warning_that_other_elements_follow():
     assert lists(iterator) == [6, 7, 8]
 
 
+@pytest.mark.parametrize(
+    ("op", "build", "ks"),
+    [
+        ("flat_map", lambda ds, k: ds.flat_map(lambda x: Dataset.range(k)), (2, 3)),
+        ("interleave", lambda ds, k: ds.interleave(lambda x: Dataset.range(k)), (2, 3)),
+        ("scan", lambda ds, k: ds.scan(np.int64(0), lambda s, x: (s + k, x)), (2, 3)),
+        (
+            "group_by_window",
+            lambda ds, k: ds.group_by_window(lambda x: x % k, lambda _, w: w.batch(2), 2),
+            (2, 3),
+        ),
+        (
+            "group_by_window",
+            lambda ds, k: ds.group_by_window(lambda x: x % 2, lambda _, w: w.batch(k), 2),
+            (1, 2),
+        ),
+        (
+            "rejection_resample",
+            lambda ds, k: ds.rejection_resample(lambda x: x % k, [1, 1, 1], seed=1),
+            (2, 3),
+        ),
+    ],
+)
+def test_other_code_where_it_decides_which_elements_there_are_is_refused(op, build, ks):
+    saved, now = (build(numbers(), k) for k in ks)
+    position = after(saved, 2)
+    with pytest.raises(PipelineChanged, match=op):
+        restored(now, position)
+    assert next(restored(saved, position)) is not None
+    restored(now, position, override=[op])
+
+
 def test_code_of_another_python_is_not_compared():
     said = saved_with(lambda x: x + 1).to_dict()
     said["pipeline"]["operations"][1]["code"] = "2.7:" + "0" * 12

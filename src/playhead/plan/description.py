@@ -13,7 +13,18 @@ from playhead.plan.functions import KNOWN_FORMS, UserFunction
 from playhead.plan.node import Node
 from playhead.plan.randomness import key as key_of
 
-VALUE_ONLY = ("fn", "code", "numpy")  # may change values, never order
+CODE = ("code", "reduce_code", "size_code")  # comparable within one Python
+VALUE_ONLY = ("fn", *CODE, "numpy")  # may change values, never order
+# Their functions decide which elements there are: another one makes other places
+MOVED_BY_CODE = (
+    "bucket_by_sequence_length",
+    "flat_map",
+    "group_by_window",
+    "interleave",
+    "pack",
+    "rejection_resample",
+    "scan",
+)
 UNDECIDED = ("form",)  # known only once the first element was computed
 MAX_BRANCHES = 8
 
@@ -137,10 +148,11 @@ def _compare_one(saved: Operation, now: Operation, node: Node | None) -> Differe
         before, after = saved.get(key), now.get(key)
         if before == after or (key in UNDECIDED and (before is None or after is None)):
             continue
-        if key == "code" and _other_python(before, after):
+        if key in CODE and _other_python(before, after):
             continue
         fields.append(key)
-    order = [key for key in fields if key not in VALUE_ONLY]
+    own_code = CODE if now["op"] in MOVED_BY_CODE else ()
+    order = [key for key in fields if key not in VALUE_ONLY or key in own_code]
     if order:
         return Difference("changed", saved, now, node, tuple(order))
     if "numpy" in fields and "code" not in fields:

@@ -239,7 +239,11 @@ class GroupByWindow(Grouping):
     wrap: Callable[[Node], Any]
 
     def describe(self) -> dict[str, Any]:
-        said = super().describe() | {"reduce": self.reduce_func.name}
+        said = super().describe()
+        functions = {"reduce_code": self.reduce_func, "size_code": self.window_size_func}
+        for name, function in functions.items():
+            if function is not None and function.identity is not None:
+                said[name] = function.identity
         if self.window_size is not None:
             said["size"] = self.window_size
         return said
