@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 from pathlib import Path
 
@@ -22,6 +23,15 @@ def test_the_python_blocks_of_a_page_run(page, tmp_path, monkeypatch, capsys):
         line = text[: match.start()].count("\n") + 2
         exec(compile("\n" * (line - 1) + code, str(page), "exec"), names)
     names.clear()  # a traced function would keep its page's iterators alive
+
+
+def test_the_page_of_the_whole_vocabulary_is_what_the_code_says():
+    path = ROOT / "docs" / "vocabulary.py"
+    spec = importlib.util.spec_from_file_location("vocabulary", path)
+    vocabulary = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(vocabulary)
+    assert not vocabulary.not_listed(), "python docs/vocabulary.py needs to know these"
+    assert vocabulary.PAGE.read_text() == vocabulary.page(), "run python docs/vocabulary.py"
 
 
 def test_the_readme_shows_the_error_it_promises():

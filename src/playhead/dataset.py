@@ -24,7 +24,7 @@ from playhead.plan.block import Element, Nest, leaves, map_nest
 from playhead.plan.branches import Concatenate, Zip
 from playhead.plan.cached import Cache
 from playhead.plan.carried import RejectionResample, Scan, Unique
-from playhead.plan.choosing import Random, Resample, Select, indices_of
+from playhead.plan.choosing import Random, Resample, Select, indices_of, require_seekable
 from playhead.plan.description import operations, seeded, unseeded
 from playhead.plan.elements import Enumerate, Filter, Map, RandomMap, TakeWhile
 from playhead.plan.failing import IgnoreErrors
@@ -32,12 +32,13 @@ from playhead.plan.functions import UserFunction
 from playhead.plan.groups import Buckets, Gathered, GroupByWindow
 from playhead.plan.mixing import ChooseFromDatasets, SampleFromDatasets
 from playhead.plan.nested import FlatMap, Interleave
-from playhead.plan.node import INFINITE, UNKNOWN, Info, Node
+from playhead.plan.node import INFINITE, Info, Node
 from playhead.plan.order import Repeat, Shard, Shuffle, Skip, Take
 from playhead.plan.places import Record
 from playhead.plan.prefetch import AUTOTUNE, Prefetch, Where
 from playhead.plan.rows import MapBatches, Rebatch, Split, Unbatch
 from playhead.plan.windows import ShuffleStream, Window
+from playhead.printing import printed
 from playhead.sources.arrays import Range, Tensors, TensorSlices, number_range, tensor_slices
 from playhead.sources.arrays import tensors as one_element
 from playhead.sources.generator import generated
@@ -328,6 +329,7 @@ class Dataset:
 
         weights: float[len(self)], not negative. Others are drawn in each epoch. Seekable.
         """
+        require_seekable(self.node, "resample")
         count = len(self) if num is None else _positive("resample", "num", num)
         own, drawn = _seed(seed)
         values = np.array(weights, np.float64)
@@ -763,11 +765,7 @@ class Dataset:
         return operations(self.node)
 
     def __repr__(self) -> str:
-        count = {INFINITE: "endless", UNKNOWN: "of unknown length"}.get(
-            self.node.cardinality, f"of {self.node.cardinality} elements"
-        )
-        kind = "seekable" if self.seekable else "stream"
-        return f"<playhead.Dataset {count}, {kind}>\n" + "\n".join(_lines(self.node))
+        return printed(self.node)
 
     # --- whole passes -----------------------------------------------------------------------------------
 
@@ -888,34 +886,3 @@ def _shapes(nest: Any) -> Any:
     if isinstance(nest, tuple) and any(not isinstance(d, int | np.integer | None) for d in nest):
         return tuple(_shapes(value) for value in nest)
     return [None if d is None else int(d) for d in nest]
-
-
-def _lines(node: Node, indent: str = "  ") -> list[str]:
-    """One operation a line, sources first."""
-    before: list[str] = []
-    if len(node.parents) == 1:
-        before = _lines(node.parent, indent)
-    else:
-        for number, parent in enumerate(node.parents):
-            before += [f"{indent}[{number}]", *_lines(parent, indent + "  ")]
-    return [*before, indent + _line(node)]
-
-
-def _line(node: Node) -> str:
-    said = node.describe() or {"op": node.op}
-    if isinstance(node, Prefetch):
-        said |= {"buffer_size": node.buffer_size, "workers": node.workers}
-    hidden = ("op", "content", "kind", "code", "numpy", "drawn", "algorithm", "block")
-    shown = ", ".join(f"{k}={v}" for k, v in said.items() if k not in hidden)
-    count = {INFINITE: "endless", UNKNOWN: "? elements"}.get(
-        node.cardinality, f"{node.cardinality} elements"
-    )
-    spec = node.static_spec()
-    parts = [f"{said['op']}({shown})", count, "seekable" if node.seekable else "stream"]
-    if spec is not None:
-        parts.append(str(spec))
-    if node.info.name:
-        parts.append(f"name={node.info.name}")
-    if node.info.where:
-        parts.append(node.info.where)
-    return "  ".join(parts)

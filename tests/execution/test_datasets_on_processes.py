@@ -58,6 +58,52 @@ PIPELINES = {
     ),
     "a generator": lambda: Dataset.from_generator(count).map(noisy, rng=True, seed=4).batch(6),
     "ragged": lambda: Dataset.range(20).map(lambda x: np.arange(x)).padded_batch(6),
+    "datasets in datasets": lambda: (
+        Dataset.range(12)
+        .shuffle(seed=1)
+        .interleave(lambda x: Dataset.range(int(x)).map(lambda y, x=x: x * y), 3, 2)
+        .map(noisy, rng=True, seed=2)
+        .batch(5)
+    ),
+    "windows": lambda: (
+        Dataset.range(40)
+        .map(lambda x: x * 3)
+        .window(4, shift=3)
+        .flat_map(lambda w: w.batch(4))
+        .map(lambda b: b.sum())
+        .batch(3)
+    ),
+    "buckets": lambda: (
+        Dataset.range(50)
+        .shuffle(seed=1)
+        .map(lambda x: np.arange(x % 9))
+        .bucket_by_sequence_length(len, [3, 6], [4, 3, 2])
+        .map(lambda b: b.sum())
+    ),
+    "groups of a filter": lambda: (
+        Dataset.range(60)
+        .filter(lambda x: x % 4 != 1)
+        .group_by_window(lambda x: x % 5, lambda key, w: w.batch(3), 3)
+        .rebatch(7)
+    ),
+    "a mixture, resampled": lambda: (
+        Dataset.sample_from_datasets(
+            [Dataset.range(20), Dataset.range(100, 130).map(lambda x: x + 1)], [1, 2], seed=1
+        )
+        .resample(np.arange(50), seed=2)
+        .map_batches(lambda b: b - b.min(), 4)
+        .batch(6)
+    ),
+    "what is carried": lambda: (
+        Dataset.range(60)
+        .map(lambda x: 60 // (x % 7) if x % 7 else 1 // int(x % 7))
+        .ignore_errors()
+        .unique()
+        .scan(np.int64(0), lambda s, x: (s + x, (s, x)))
+        .map(lambda s, x: s * x)
+        .cache()
+        .batch(2)
+    ),
     "nothing": lambda: Dataset.range(0).map(lambda x: x).batch(4),
     "one": lambda: Dataset.range(1).map(lambda x: x).batch(4),
 }

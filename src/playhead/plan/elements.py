@@ -171,6 +171,9 @@ def explain(
     return error
 
 
+LARGEST_NUMBER = 1 << 53
+
+
 def note(error: BaseException, node: Node, place: tuple[int, int], records: list[Record]) -> None:
     """Say in which operation and on which element an error arose."""
     function = getattr(node, "function", None)
@@ -178,8 +181,10 @@ def note(error: BaseException, node: Node, place: tuple[int, int], records: list
     where = f" at {node.info.where}" if node.info.where else ""
     label = f" [{node.info.name}]" if node.info.name else ""
     sources = "; ".join(str(record) for record in records[:3])
+    # The key of an element of a dataset inside a dataset is no number that says anything
+    element = f", element {place[1]}" if place[1] < LARGEST_NUMBER else ""
     said = (
-        f"playhead: in {node.op}{name}{label}{where}, epoch {place[0]}, element {place[1]}, "
+        f"playhead: in {node.op}{name}{label}{where}, epoch {place[0]}{element}, "
         f"made from {sources}{' ...' if len(records) > 3 else ''}"
     )
     if said not in getattr(error, "__notes__", ()):

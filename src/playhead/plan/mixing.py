@@ -369,11 +369,13 @@ class ChooseFromDatasets(Node):
     def walk(self, cursor: Cursor, compute: Compute) -> Iterator[Chunk]:
         epoch, given = cursor["epoch"], cursor["given"]
         streams = Streams(self, cursor["at"], compute)
+        ended: set[int] = set()
         while (choice := streams.next(0)) is not None:
             number = self._number(choice)
             item = streams.next(number + 1)
             if item is None:
-                if self.stop_on_empty:
+                ended.add(number)
+                if self.stop_on_empty or len(ended) == len(self.parents) - 1:
                     return
                 streams.passed(choice, 0)
                 continue

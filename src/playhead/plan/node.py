@@ -107,6 +107,10 @@ class Node(ABC):
         """What decides order and values: JSON. None: nothing to say."""
         raise NotImplementedError(type(self).__name__)
 
+    def said(self) -> dict[str, Any]:
+        """What it is, for people: `describe`, and what changes no element."""
+        return self.describe() or {"op": self.op}
+
     def static_spec(self) -> Nest | None:
         """The elements' `ArraySpec`s where they are known without reading."""
         return self.parent.static_spec() if len(self.parents) == 1 else None

@@ -43,6 +43,11 @@ class Prefetch(Node):
     def describe(self) -> dict[str, Any] | None:
         return None
 
+    def said(self) -> dict[str, Any]:
+        said: dict[str, Any] = {"op": self.op, "buffer_size": self.buffer_size}
+        said |= {"workers": self.workers, "on": self.on}
+        return said if self.timeout is None else said | {"timeout": self.timeout}
+
     def static_spec(self) -> Nest | None:
         return self.parent.static_spec()
 

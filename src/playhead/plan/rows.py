@@ -352,6 +352,9 @@ class Split(Node):
     def parted(self) -> bool:
         return True
 
+    def said(self) -> dict[str, Any]:
+        return {"op": self.op, "count": self.count, "index": self.index}
+
     def describe(self) -> dict[str, Any] | None:
         return None
 

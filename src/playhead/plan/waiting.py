@@ -54,7 +54,8 @@ class Waiting:
         self._parent, self._start = parent, cursor
         self._log: list[Waiter] = []
         self._here = 0
-        self._next = 0
+        saved = cursor["waiting"]
+        self._next: int = saved["read"] if isinstance(saved, dict) else 0
         self._at: Callable[[], Cursor] = partial(fixed, cursor["at"])
 
     def walk(self, compute: Compute) -> Iterator[Step]:
@@ -99,7 +100,7 @@ class Waiting:
 
     def passed(self, item: Item, number: int, is_new: bool) -> None:
         """Take note of an element of `walk` that has been looked at."""
-        self._next = number + 1
+        self._next = max(self._next, number + 1)
         if is_new:
             self._at = partial(item.chunk.cursor, item.j + 1)
 
