@@ -28,15 +28,19 @@ def mixed(ds: Dataset) -> list[Dataset]:
     return [ds, Dataset.range(9)]
 
 
-# name -> a pipeline that ends in it, and how its meaning differs from tf.data's: "" not at all, None where it is
-# not in tf.data
+# name -> a pipeline that ends in it, and how its meaning differs from tf.data's: "" not at all, None where
+# tf.data does not have it
 OPERATIONS: dict[str, tuple[Make, str | None]] = {
     "batch": (lambda ds: ds.batch(2), ""),
     "bucket_by_sequence_length": (
         lambda ds: ds.map(lambda x: np.zeros(x % 5)).bucket_by_sequence_length(len, [3], [2, 2]),
         "",
     ),
-    "cache": (lambda ds: ds.cache(), "keeps pass 0, also where random operations stand above it"),
+    "cache": (
+        lambda ds: ds.cache(),
+        "keeps pass 0, also where random operations stand above it; a file cache is a directory that knows "
+        "its pipeline",
+    ),
     "choose_from_datasets": (
         lambda ds: Dataset.choose_from_datasets(mixed(ds), Dataset.range(2).repeat()),
         "",
@@ -112,6 +116,7 @@ SOURCES: dict[str, tuple[str, str | None]] = {
     "from_tensor_slices": ("seekable", "arrays are not copied"),
     "from_tensors": ("seekable", ""),
     "from_tfrecords": ("seekable, through an [index](tfrecords.md)", None),
+    "load": ("seekable", "another format"),
     "list_files": ("seekable", "sorted unless `shuffle` or `seed` is given; paths are str"),
     "random": ("seekable", "other numbers than TensorFlow's"),
     "range": ("seekable", ""),
@@ -126,6 +131,7 @@ OTHERS: dict[str, str | None] = {
     "iterator": None,
     "operations": None,
     "reduce": "",
+    "save": "a directory, whole or not at all; read at random",
     "seed": None,
     "to_tf": None,
     "trace": None,

@@ -23,7 +23,7 @@ from playhead.plan.batches import Batch, Padding
 from playhead.plan.block import Element, Nest, leaves, map_nest
 from playhead.plan.branches import Concatenate, Zip
 from playhead.plan.cached import Cache
-from playhead.plan.carried import RejectionResample, Scan, Unique
+from playhead.plan.carried import RejectionResample, Scan, Unique, require_like
 from playhead.plan.choosing import Random, Resample, Select, indices_of, require_seekable
 from playhead.plan.description import operations, seeded, unseeded
 from playhead.plan.elements import Enumerate, Filter, Map, RandomMap, TakeWhile
@@ -42,7 +42,10 @@ from playhead.printing import printed
 from playhead.sources.arrays import Range, Tensors, TensorSlices, number_range, tensor_slices
 from playhead.sources.arrays import tensors as one_element
 from playhead.sources.generator import generated
+from playhead.sources.saved import saved
 from playhead.sources.sequence import sequence
+from playhead.sources.stored import stored
+from playhead.sources.storing import write
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -253,9 +256,19 @@ class Dataset:
         return Dataset(ChooseFromDatasets((choices, *parents), stop, info=_info(name)))
 
     @staticmethod
-    def zip(*datasets: Any, name: str | None = None) -> Dataset:
+    def load(path: str | os.PathLike[str], name: str | None = None) -> Dataset:
+        """The elements that `save` wrote to the directory `path`. Seekable.
+
+        Raises `MissingSource`, `CorruptRecord`, `SourceChanged`.
+        """
+        return Dataset(replace(saved(path), info=_info(name)))
+
+    @staticmethod
+    def zip(*args: Any, datasets: Any = None, name: str | None = None) -> Dataset:
         """Elements side by side, until the shortest ends: of `zip(a, b)`, or of a nest of datasets."""
-        shape = datasets[0] if len(datasets) == 1 else datasets
+        if datasets is not None and args:
+            raise TypeError("zip takes datasets, or datasets=, not both")
+        shape = datasets if datasets is not None else args[0] if len(args) == 1 else args
         parents = [_node(ds, "zip") for ds in leaves(shape)]
         if not parents:
             raise PipelineError("zip needs at least one dataset")
@@ -335,13 +348,27 @@ class Dataset:
         values = np.array(weights, np.float64)
         return self._add(Resample, values, own, drawn, count, name=name)
 
-    def cache(self, filename: str = "", name: str | None = None) -> Dataset:
-        """The elements of pass 0 in every pass, computed once and kept in memory."""
-        if filename:
-            raise PipelineError(
-                "cache(filename=...) is not there in this version; cache() keeps memory"
-            )
-        return self._add(Cache, name=name)
+    def cache(
+        self,
+        filename: str | os.PathLike[str] = "",
+        name: str | None = None,
+        *,
+        version: str | None = None,
+    ) -> Dataset:
+        """The elements of pass 0 in every pass, computed once: in memory, or in the directory `filename`.
+
+        A directory is written whole at the first read, by whoever reads first, and serves later runs too. It
+        knows what it was made of: another pipeline there is a `PipelineError`. `version` stands for the
+        functions above, where their code cannot be told or does not matter.
+        """
+        if not os.fspath(filename):
+            if version is not None:
+                raise PipelineError(
+                    "cache(version=...) is for a cache in a directory: give filename="
+                )
+            return self._add(Cache, name=name)
+        node = stored(self.node, os.fspath(filename), version)
+        return Dataset(replace(node, info=_info(name)))
 
     def concatenate(self, dataset: Dataset, name: str | None = None) -> Dataset:
         """This dataset's elements, then `dataset`'s."""
@@ -769,13 +796,26 @@ class Dataset:
 
     # --- whole passes -----------------------------------------------------------------------------------
 
-    def apply(self, transformation_func: Callable[[Dataset], Any]) -> Any:
-        """`transformation_func(self)`."""
-        return transformation_func(self)
+    def apply(self, transformation_func: Callable[[Dataset], Dataset]) -> Dataset:
+        """`transformation_func(self)`, which is a dataset."""
+        made = transformation_func(self)
+        if not isinstance(made, Dataset):
+            raise TypeError(f"apply: the function returned {type(made).__name__}, not a dataset")
+        return made
 
     def as_numpy_iterator(self) -> IteratorABC[Element]:
         """The elements of one pass: they are numpy's already."""
         return iter(self)
+
+    def save(
+        self, path: str | os.PathLike[str], name: str | None = None, *, overwrite: bool = False
+    ) -> None:
+        """Write the elements of pass 0 to the directory `path`, for `load`.
+
+        It appears whole or not at all. Raises `PipelineError` where a saved dataset is there and not
+        `overwrite`, and `ElementError` for what is no array, number, str, bytes or None.
+        """
+        write(path, self.epoch(0), overwrite=overwrite)
 
     def get_single_element(self, name: str | None = None) -> Element:
         """The only element. Raises `PipelineError` where there is none, or more than one."""
@@ -790,9 +830,10 @@ class Dataset:
         self, initial_state: Nest, reduce_func: Callable[..., Any], name: str | None = None
     ) -> Element:
         """The last state of `state = reduce_func(state, element)` over one pass, from `initial_state`."""
-        state = one_element(initial_state)
+        state = initial = one_element(initial_state)
         for element in self.epoch(0):
             state = one_element(reduce_func(state, element))
+            require_like("reduce", initial, state)
         return state
 
     # --- other doors ------------------------------------------------------------------------------------
@@ -871,10 +912,10 @@ def _positive(op: str, argument: str, value: int) -> int:
 
 
 def _count(op: str, value: int) -> int | None:
-    """None for -1, which means all of them, or endless."""
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < -1:
+    """None for a negative number, which means all of them, or endless."""
+    if isinstance(value, bool) or not isinstance(value, int | np.integer):
         raise PipelineError(f"{op}(count={value!r}): a whole number, or -1 for no limit")
-    return None if value == -1 else int(value)
+    return None if value < 0 else int(value)
 
 
 def _shapes(nest: Any) -> Any:
@@ -885,4 +926,6 @@ def _shapes(nest: Any) -> Any:
         return {key: _shapes(value) for key, value in nest.items()}
     if isinstance(nest, tuple) and any(not isinstance(d, int | np.integer | None) for d in nest):
         return tuple(_shapes(value) for value in nest)
+    if isinstance(nest, int | np.integer):
+        return [int(nest)]
     return [None if d is None else int(d) for d in nest]

@@ -16,6 +16,7 @@ from playhead.plan.compute import Chunk, Compute, nbytes
 from playhead.plan.node import Node, Serial, as_chunk
 from playhead.plan.places import Cursor
 from playhead.plan.prefetch import AUTOTUNE, Prefetch, outermost
+from playhead.sources.stored import prepare
 
 # (epoch, some of its elements); None: the epoch has ended
 Event: TypeAlias = tuple[int, Chunk | None]
@@ -118,9 +119,21 @@ def _ordered(pool: Pool, prefetch: Prefetch, records: int | None) -> Ordered:
 def _walk(
     node: Node, epoch: int, index: int, cursor: Cursor, epochs: int | None, compute: Compute
 ) -> Generator[Event, None, None]:
-    if node.seekable:
-        return _seekable(node, epoch, index, epochs, compute)
-    return _stream(node, epoch, cursor, epochs, compute)
+    return _prepared(
+        node,
+        compute,
+        _seekable(node, epoch, index, epochs, compute)
+        if node.seekable
+        else _stream(node, epoch, cursor, epochs, compute),
+    )
+
+
+def _prepared(
+    node: Node, compute: Compute, walk: Generator[Event, None, None]
+) -> Generator[Event, None, None]:
+    """The walk, after caches in files were written with all workers."""
+    prepare(node, compute)
+    yield from walk
 
 
 def _sizes(event: Event) -> tuple[int, int]:

@@ -88,7 +88,7 @@ class Scan(Walked):
                     f"scan({self.function.name}) must return (state, output), not {result!r}"
                 )
             following, output = taken(result[0]), taken(result[1])
-            _require_like(self.initial, following, self.function.name)
+            require_like(f"scan({self.function.name})", self.initial, following)
         except Exception as error:
             note(error, self, item.key, item.trace())
             raise
@@ -106,11 +106,12 @@ def _carried(chunk: Chunk, outputs: list[Element], states: list[Element]) -> Chu
     )
 
 
-def _require_like(initial: Element, state: Element, name: str) -> None:
+def require_like(op: str, initial: Element, state: Element) -> None:
+    """Raises `PipelineError` where a state has another structure or other dtypes than the initial one."""
     before, after = _outline(initial), _outline(state)
     if before != after:
         raise PipelineError(
-            f"scan({name}): the state was {before} and became {after}",
+            f"{op}: the state was {before} and became {after}",
             help="return a state of the initial one's structure and dtypes",
         )
 
@@ -294,7 +295,7 @@ class RejectionResample(Walked):
             seen[number] += 1
             if chances[j] < self._probability(number, seen):
                 chosen.append(j)
-                rows.append((np.int64(number), row))
+                rows.append((value, row))
                 counts.append(tuple(seen))
         inner, trace = chunk.cursor, chunk.trace
 

@@ -52,7 +52,7 @@ class BlockForm(Protocol):
 
 
 class UserFunction:
-    """A function of one element (a tuple is unpacked into arguments, as in tf.data).
+    """A function of one element (a tuple, but no namedtuple, is unpacked into arguments, as in tf.data).
 
     `form` is "auto", "python" or "tf". "auto" is decided at the first element: where the result holds
     TensorFlow tensors, the function is traced once and runs on chunks.
@@ -181,7 +181,7 @@ class UserFunction:
     def _call(
         self, element: Element, draws: Draws | None, randomness: Randomness | None, k: int
     ) -> Any:
-        arguments = element if isinstance(element, tuple) else (element,)
+        arguments = element if type(element) is tuple else (element,)
         if draws is not None and randomness is not None:
             arguments = (*arguments, draws.at(*randomness.places.at(k)))
         watch = GlobalStates() if self._to_watch > 0 else None
@@ -203,7 +203,7 @@ class UserFunction:
                 k = len(results)
                 results.append(taken(self._call(rows[k], draws, randomness, k)))
             for row in rows[len(results) :]:
-                results.append(taken(fn(*row) if isinstance(row, tuple) else fn(row)))
+                results.append(taken(fn(*row) if type(row) is tuple else fn(row)))
         except Exception as error:
             _mark(error, len(results), results)
             if isinstance(error, StopIteration):

@@ -198,7 +198,7 @@ class Range(Source):
 def number_range(*args: int, dtype: Any = np.int64) -> tuple[int, int, int, np.dtype[Any]]:
     """(start, stop, step, dtype) for the arguments of `range`. Raises TypeError or ValueError as it does."""
     numbers = range(*args)
-    kind = np.dtype(dtype)
+    kind = np.dtype(getattr(dtype, "as_numpy_dtype", dtype))
     if kind.kind not in "iuf":
         raise ElementError(f"range makes numbers, not {kind}")
     return numbers.start, numbers.stop, numbers.step, kind

@@ -126,7 +126,7 @@ def trace(function: UserFunction, signature: Signature, with_rng: bool) -> Trace
     def arguments(tensors: tuple[tf.Tensor, ...]) -> tuple[Any, ...]:
         given = iter(tensors)
         element = map_nest(lambda _: next(given), signature.nest)
-        return (*(element if isinstance(element, tuple) else (element,)), *given)
+        return (*(element if type(element) is tuple else (element,)), *given)
 
     @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
     def flattened(result: Any) -> list[tf.Tensor]:
