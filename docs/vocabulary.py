@@ -110,7 +110,8 @@ SOURCES: dict[str, tuple[str, str | None]] = {
     "counter": ("seekable", ""),
     "from_generator": (
         "stream; cursor: epoch and how many were taken",
-        "can be saved: resumes at once where the function takes `start=`, else replays and says so",
+        "can be saved: resumes at once where the function takes `start=`, else replays and says so; needs no "
+        "signature",
     ),
     "from_sequence": ("seekable", None),
     "from_tensor_slices": ("seekable", "arrays are not copied"),

@@ -41,7 +41,7 @@ from playhead.plan.windows import ShuffleStream, Window
 from playhead.printing import printed
 from playhead.sources.arrays import Range, Tensors, TensorSlices, number_range, tensor_slices
 from playhead.sources.arrays import tensors as one_element
-from playhead.sources.generator import generated
+from playhead.sources.generator import generated, signature_of
 from playhead.sources.saved import saved
 from playhead.sources.sequence import sequence
 from playhead.sources.stored import stored
@@ -129,20 +129,26 @@ class Dataset:
     @staticmethod
     def from_generator(
         generator: Callable[..., Any],
+        output_types: Nest | None = None,
+        output_shapes: Nest | None = None,
+        args: Sequence[Any] | None = None,
+        output_signature: Nest | None = None,
+        name: str | None = None,
         *,
-        args: Sequence[Any] = (),
         length: int | None = None,
         version: str | None = None,
-        name: str | None = None,
     ) -> Dataset:
         """What `generator(*args)` yields; it is called anew in every epoch. A stream.
 
         Resuming calls it with `start=n` where it takes that argument; else it replays n elements and says
         so once. `length` declares the number of elements.
+        output_signature (a nest of `ArraySpec` or `tf.TensorSpec`), or output_types and output_shapes: what the
+        items are made into; without them an item keeps the dtypes it has. Raises `ElementError`, when read, for
+        an item that does not fit.
         """
-        return Dataset(
-            replace(generated(generator, tuple(args), length, version), info=_info(name))
-        )
+        signature = signature_of(output_types, output_shapes, output_signature)
+        node = generated(generator, tuple(args or ()), length, version, signature)
+        return Dataset(replace(node, info=_info(name)))
 
     @staticmethod
     def from_tfrecords(

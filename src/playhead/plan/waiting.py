@@ -73,7 +73,8 @@ class Waiting:
         begin: Callable[[], Cursor] = partial(fixed, self._start["at"])
         for chunk in parent.open(self._start["at"], compute):
             yield Step(chunk, number, True, begin)
-            number, begin = number + len(chunk), partial(chunk.cursor, len(chunk))
+            if len(chunk):  # else it says how the stream was cut
+                number, begin = number + len(chunk), partial(chunk.cursor, len(chunk))
 
     def _replayed(self, compute: Compute, saved: dict[str, Any]) -> Iterator[Step]:
         wait, read, number = set(saved["offsets"]), saved["read"], 0
@@ -87,7 +88,8 @@ class Waiting:
             if old < len(chunk):
                 begin = partial(chunk.cursor, old) if old else end
                 yield Step(chunk.slice(old, len(chunk)), number + old, True, begin)
-            number, end = number + len(chunk), partial(chunk.cursor, len(chunk))
+            if len(chunk):
+                number, end = number + len(chunk), partial(chunk.cursor, len(chunk))
 
     def add(self, item: Item, number: int, is_new: bool) -> Waiter:
         """Let an element of `walk` wait."""

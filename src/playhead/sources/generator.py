@@ -12,8 +12,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from playhead.errors import PipelineError, SlowResume, SourceChanged, warn
-from playhead.plan.block import Columns, Nest, Rows, taken
+from playhead.errors import ElementError, PipelineError, SlowResume, SourceChanged, warn
+from playhead.plan.block import ArraySpec, Columns, Nest, Rows, leaves, map_nest, taken
 from playhead.plan.compute import Chunk, Compute
 from playhead.plan.functions import function_name
 from playhead.plan.node import UNKNOWN, Node, Source
@@ -31,6 +31,7 @@ class Generated(Source):
     args: tuple[Any, ...]
     count: int | None
     version: str | None
+    signature: Nest | None = None  # an `Expected` for each leaf
     parents: tuple[Node, ...] = field(default=(), kw_only=True)
 
     @property
@@ -52,7 +53,13 @@ class Generated(Source):
         raise PipelineError("a generator has no items to jump to")
 
     def static_spec(self) -> Nest | None:
-        return None
+        expected = [] if self.signature is None else list(leaves(self.signature))
+        if not expected or any(leaf.shape is None for leaf in expected):
+            return None
+        return map_nest(lambda leaf: ArraySpec(leaf.shape, leaf.dtype), self.signature)
+
+    def _taken(self, item: Any) -> Any:
+        return taken(item) if self.signature is None else fitted(item, self.signature)
 
     def describe(self) -> dict[str, Any]:
         said: dict[str, Any] = {"op": self.op, "fn": function_name(self.function)}
@@ -79,7 +86,7 @@ class Generated(Source):
             try:
                 began = time.perf_counter()
                 for item in items:
-                    rows.append(taken(item))
+                    rows.append(self._taken(item))
                     seconds = time.perf_counter() - began
                     if len(rows) >= pace.size or seconds > pace.seconds:
                         pace.report(len(rows), seconds)
@@ -132,12 +139,106 @@ def _after(epoch: int, index: int, j: int) -> Cursor:
     return [epoch, index + j]
 
 
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """What a leaf of a generator's items is said to be: its dtype, and its shape where that is known."""
+
+    dtype: np.dtype[Any] | type
+    shape: tuple[int | None, ...] | None
+
+
+def signature_of(types: Nest | None, shapes: Nest | None, specs: Nest | None) -> Nest | None:
+    """The nest of `Expected` for tf.data's `output_types` and `output_shapes`, or its `output_signature`.
+
+    Raises `PipelineError` for both at once, for shapes alone, and for what is no array.
+    """
+    if specs is not None:
+        if types is not None or shapes is not None:
+            raise PipelineError("from_generator takes output_signature, or output_types, not both")
+        return map_nest(lambda spec: _expected(getattr(spec, "dtype", None), spec), specs)
+    if types is None:
+        if shapes is not None:
+            raise PipelineError("from_generator(output_shapes=...) needs output_types")
+        return None
+    if shapes is None:
+        return map_nest(lambda dtype: _expected(dtype, None), types)
+    return map_nest(_expected, types, shapes)
+
+
+def _expected(dtype: Any, spec: Any) -> Expected:
+    kind = type(spec).__name__
+    if kind in ("RaggedTensorSpec", "SparseTensorSpec", "DatasetSpec"):
+        raise PipelineError(
+            f"from_generator: elements hold arrays, and {kind} is none",
+            help="leave it out of the signature: lists of unequal lengths may be leaves of a tuple",
+        )
+    shape = getattr(spec, "shape", spec)
+    rank = getattr(shape, "rank", 0) if not isinstance(shape, list | tuple) else len(shape)
+    sizes = None
+    if shape is not None and rank is not None:
+        sizes = tuple(None if d in (None, -1) else int(d) for d in shape)
+    found = getattr(dtype, "as_numpy_dtype", dtype)
+    if found in (str, bytes):
+        return Expected(found, sizes)
+    if found is object:
+        return Expected(bytes, sizes)
+    try:
+        return Expected(np.dtype(found), sizes)
+    except TypeError:
+        raise PipelineError(f"from_generator: {dtype!r} is no dtype of an array") from None
+
+
+def fitted(item: Any, signature: Nest) -> Any:
+    """An item in the dtypes of the signature. Raises `ElementError` where it does not fit."""
+    try:
+        return map_nest(_fitted, signature, _as_nest(item, signature))
+    except (KeyError, TypeError, ValueError) as error:
+        if isinstance(error, ElementError):
+            raise
+        raise ElementError(f"an item does not fit the signature {signature}: {error}") from None
+
+
+def _as_nest(item: Any, signature: Nest) -> Any:
+    """Where the signature has a tuple, a list is one, as in tf.data."""
+    if isinstance(signature, tuple) and isinstance(item, list):
+        item = tuple(item)
+    if isinstance(signature, tuple) and isinstance(item, tuple):
+        if len(item) != len(signature):
+            raise ElementError(f"an item has {len(item)} parts, and the signature {len(signature)}")
+        return tuple(_as_nest(part, at) for part, at in zip(item, signature, strict=True))
+    if isinstance(signature, dict):
+        return {key: _as_nest(item[key], at) for key, at in signature.items()}
+    return item
+
+
+def _fitted(expected: Expected, value: Any) -> Any:
+    if isinstance(expected.dtype, np.dtype):
+        array = np.array(value, expected.dtype)
+        if array.size and np.asarray(value).dtype.kind in "fc" and expected.dtype.kind in "iub":
+            raise ElementError(f"an item has {value!r} where the signature has {expected.dtype}")
+        made = array if array.ndim else array[()]
+    else:
+        made = taken(value)
+    shape = np.shape(made) if isinstance(made, np.ndarray) else ()
+    wanted = expected.shape
+    if wanted is not None and (
+        len(shape) != len(wanted)
+        or any(w not in (None, n) for n, w in zip(shape, wanted, strict=True))
+    ):
+        raise ElementError(f"an item has shape {shape} where the signature has {wanted}")
+    return made
+
+
 def generated(
-    function: Any, args: tuple[Any, ...], length: int | None, version: str | None
+    function: Any,
+    args: tuple[Any, ...],
+    length: int | None,
+    version: str | None,
+    signature: Nest | None = None,
 ) -> Generated:
     """Raises TypeError for what is not a function that gives an iterable."""
     if not callable(function):
         raise TypeError(
             f"from_generator needs a function that returns an iterable, not {type(function).__name__}"
         )
-    return Generated(function, args, length, version)
+    return Generated(function, args, length, version, signature)
