@@ -565,7 +565,11 @@ class Dataset:
     ) -> Dataset:
         """The rows of batches in batches of another size, or of several sizes in turn. A stream."""
         given = [batch_size] if np.ndim(batch_size) == 0 else list(batch_size)  # type: ignore[arg-type]
-        sizes = tuple(_positive("rebatch", "batch_size", size) for size in given)  # type: ignore[arg-type]
+        several = len(given) > 1 and any(given)  # then some may be 0
+        sizes = tuple(
+            0 if several and size == 0 else _positive("rebatch", "batch_size", size)  # type: ignore[arg-type]
+            for size in given
+        )
         if not sizes:
             raise PipelineError("rebatch needs a batch size")
         return self._add(Rebatch, sizes, bool(drop_remainder), name=name)

@@ -810,6 +810,14 @@ REGROUPING = [
         lambda: generated(9).group_by_window(lambda x: x % 30, lambda k, w: w.batch(2), 2).batch(1),
     ),
     row(
+        "group_by_window behind a skip of a generator",
+        lambda: generated(9).skip(3).group_by_window(lambda x: x % 20, lambda k, w: w.batch(2), 2),
+    ),
+    row(
+        "group_by_window whose windows are given out at the end of a generator",
+        lambda: generated(6).group_by_window(lambda x: x % 30, lambda k, w: w, 99),
+    ),
+    row(
         "group_by_window of an enumerated stream",
         lambda: (
             walked(9)

@@ -110,11 +110,20 @@ def _padded(shape: Any, value: Any, *parts: Any) -> Any:
                 f"an element has {have} entries where padded_shapes allows {want}"
             )
     out = aligned_empty((len(arrays), *full), first.dtype)
-    out[...] = _default(parts[0], first.dtype) if value is None else value
+    out[...] = _default(parts[0], first.dtype) if value is None else _fill(value, first.dtype)
     for position, array in enumerate(arrays):
         within: tuple[Any, ...] = (position, *(slice(0, n) for n in array.shape))
         out[within] = array if array.ndim else array.item() if array.dtype.hasobject else array
     return out
+
+
+def _fill(value: Any, dtype: np.dtype[Any]) -> Any:
+    """A padding value, where arrays of `dtype` hold it. Raises `UnequalElements`."""
+    text = isinstance(value, str | bytes)
+    number = np.asarray(value)
+    if text != dtype.hasobject or not (text or np.array_equal(number.astype(dtype), number)):
+        raise UnequalElements(f"padding_values has {value!r} where the elements are {dtype}")
+    return value
 
 
 def _default(sample: Any, dtype: np.dtype[Any]) -> Any:

@@ -259,7 +259,8 @@ class RejectionResample(Walked):
 
     @property
     def cardinality(self) -> int:
-        return 0 if self.parent.cardinality == 0 else UNKNOWN
+        count = self.parent.cardinality
+        return count if count == 0 or self.initial == self.target else UNKNOWN
 
     def describe(self) -> dict[str, Any]:
         said = described(self.op, self.function) | {"target": list(self.target), "seed": self.seed}

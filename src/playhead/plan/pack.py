@@ -173,8 +173,6 @@ class _Walk:
             )
         for item, number, is_new in again:
             self._put(item, number, is_new)
-        if again and isinstance(self._saved, dict):  # what was read then has been looked at
-            self._waiting.passed(again[-1][0], self._saved["read"] - 1, False)
         for lane in self._lanes:
             lane.restored()
 

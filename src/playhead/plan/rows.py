@@ -29,7 +29,9 @@ from playhead.plan.compute import Chunk, Compute
 from playhead.plan.elements import Map, note
 from playhead.plan.nested import inner_keys
 from playhead.plan.node import INFINITE, UNKNOWN, Node
+from playhead.plan.order import Repeat, Shuffle, Slice
 from playhead.plan.places import Cursor, Index, Located, Places, Record
+from playhead.plan.prefetch import Prefetch
 from playhead.plan.walking import Item, fixed, one, walked
 
 
@@ -79,6 +81,11 @@ class Unbatch(Node):
     @cached_property
     def size(self) -> int | None:
         """Rows in each batch, where that is known to be the same for all, but for an epoch's last."""
+        node = self.parent
+        while isinstance(node, Prefetch | Repeat | Shuffle | Slice):
+            node = node.parent
+        if isinstance(node, Batch) and node.drop_remainder:
+            return node.size
         spec = self.parent.static_spec()
         if spec is None:
             return None
@@ -98,7 +105,7 @@ class Unbatch(Node):
         count = self.parent.cardinality
         if count in (0, INFINITE):
             return count
-        return count * (self.size or 0) if self.seekable else UNKNOWN
+        return UNKNOWN if count == UNKNOWN or self.size is None else count * self.size
 
     @cached_property
     def weight(self) -> int:
@@ -277,6 +284,13 @@ class Rebatch(Walked):
         for item in walked(self.parent, cursor["at"], compute):
             size = self._rows(item)
             while offset < size:
+                if not have and not self.sizes[given % len(self.sizes)]:
+                    given += 1
+                    end = partial(_place, given, epoch, offset, item.before)
+                    nothing = [_part(item.row, offset, offset)]
+                    yield self._full(nothing, [item], (epoch, given - 1), start, end)
+                    start = end
+                    continue
                 need = self.sizes[given % len(self.sizes)] - have
                 stop = min(size, offset + need)
                 parts.append(_part(item.row, offset, stop))
