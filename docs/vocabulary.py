@@ -66,6 +66,10 @@ OPERATIONS: dict[str, tuple[Make, str | None]] = {
     ),
     "map": (lambda ds: ds.map(lambda x: x + 1), "`rng=True` hands out repeatable random numbers"),
     "map_batches": (lambda ds: ds.map_batches(lambda batch: batch + 1, 4), None),
+    "pack": (
+        lambda ds: ds.map(lambda x: np.full(x % 5, x)).pack(8, "first_fit", bins=2),
+        None,
+    ),
     "padded_batch": (lambda ds: ds.padded_batch(2), "`padding_values` may be one value for all"),
     "prefetch": (
         lambda ds: ds.prefetch(2),

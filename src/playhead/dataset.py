@@ -30,10 +30,12 @@ from playhead.plan.elements import Enumerate, Filter, Map, RandomMap, TakeWhile
 from playhead.plan.failing import IgnoreErrors
 from playhead.plan.functions import UserFunction
 from playhead.plan.groups import Buckets, Gathered, GroupByWindow
+from playhead.plan.lengths import PackByLengths, lengths_of
 from playhead.plan.mixing import ChooseFromDatasets, SampleFromDatasets
 from playhead.plan.nested import FlatMap, Interleave
 from playhead.plan.node import INFINITE, Info, Node
 from playhead.plan.order import Repeat, Shard, Shuffle, Skip, Take
+from playhead.plan.pack import Pack
 from playhead.plan.places import Record
 from playhead.plan.prefetch import AUTOTUNE, Prefetch, Where
 from playhead.plan.rows import MapBatches, Rebatch, Split, Unbatch
@@ -674,6 +676,30 @@ class Dataset:
             (self.node,), length, boundaries, sizes, padding, to_boundary, drop, info=info
         )
         return Dataset(made)
+
+    def pack(
+        self,
+        length: int,
+        method: Literal["concat", "first_fit"] = "concat",
+        bins: int = 8,
+        lengths: Any = None,
+        lanes: int = 1,
+        name: str | None = None,
+    ) -> Dataset:
+        """Rows of `length` tokens, made of documents: 1-D arrays, or dicts of 1-D arrays of equal length.
+
+        An element is {"tokens": [length], "segment_ids": int32[length], "positions": int32[length]}, or has the
+        dict's keys and the last two. Padding is 0; segments count from 1 in each row and are 0 where
+        padded; positions count from 0 in each segment.
+        method: "concat" cuts the epoch's documents, one behind the other, into rows. "first_fit" keeps those
+        whole that are no longer than `length`, with `bins` rows open at once.
+        lengths: int[n], the length of each of the source's records; then "concat" is seekable.
+        lanes: document k goes to lane k % lanes, which packs for itself; row r is of lane r % lanes.
+        """
+        if lengths is None:
+            return self._add(Pack, length, method, bins, lanes, name=name)
+        known = lengths_of(lengths)
+        return self._add(PackByLengths, length, method, bins, lanes, known, name=name)
 
     def split(self, count: int, index: int, name: str | None = None) -> Dataset:
         """Part `index` of `count` of each batch, for one of several processes.

@@ -810,6 +810,14 @@ REGROUPING = [
         lambda: generated(9).group_by_window(lambda x: x % 30, lambda k, w: w.batch(2), 2).batch(1),
     ),
     row(
+        "group_by_window of batches",
+        lambda: (
+            source(16)
+            .batch(3)
+            .group_by_window(lambda b: b[0] % 2, lambda k, w: w.padded_batch(2), 2)
+        ),
+    ),
+    row(
         "group_by_window behind a skip of a generator",
         lambda: generated(9).skip(3).group_by_window(lambda x: x % 20, lambda k, w: w.batch(2), 2),
     ),
@@ -852,6 +860,41 @@ REGROUPING = [
 ]
 
 
+PACKING = [
+    row(
+        "pack",
+        lambda: of_length([3, 1, 4]).pack(5),
+        same(
+            [
+                {
+                    "tokens": [3, 3, 3, 1, 4],
+                    "segment_ids": [1, 1, 1, 2, 3],
+                    "positions": [0, 1, 2, 0, 0],
+                },
+                {
+                    "tokens": [4, 4, 4, 0, 0],
+                    "segment_ids": [1, 1, 1, 0, 0],
+                    "positions": [0, 1, 2, 0, 0],
+                },
+            ]
+        ),
+    ),
+    row(
+        "pack by first fit",
+        lambda: of_length([3, 4, 2, 1, 7]).pack(5, "first_fit", bins=2).map(lambda d: d["tokens"]),
+        same([[3, 3, 3, 2, 2], [4, 4, 4, 4, 1], [7] * 5, [7, 7, 0, 0, 0]]),
+    ),
+    row(
+        "pack in lanes over a stream",
+        lambda: walked(9).map(lambda x: np.full(x % 6, x)).pack(4, lanes=2).batch(2),
+    ),
+    row(
+        "pack by lengths",
+        lambda: of_length(LENGTHS).shuffle(seed=1).pack(6, lengths=LENGTHS).repeat(2).batch(2),
+    ),
+]
+
+
 def split_rows():
     """Parts of batches, by one, two and three processes."""
     kinds = [
@@ -870,7 +913,7 @@ def split_rows():
             )
 
 
-VOCABULARY = [*CHOOSING, *MIXING, *NESTING, *CARRYING, *REGROUPING, *split_rows()]
+VOCABULARY = [*CHOOSING, *MIXING, *NESTING, *CARRYING, *REGROUPING, *PACKING, *split_rows()]
 
 TABLE = [*SOURCES, *ORDER, *ELEMENTS, *BATCHES, *streams(), *NESTED, *VOCABULARY]
 
@@ -954,6 +997,7 @@ def test_every_operation_of_dataset_has_a_row():
         "map_batches",
         "group_by_window",
         "bucket_by_sequence_length",
+        "pack",
         "split",
         "range",
         "tensor_slices",

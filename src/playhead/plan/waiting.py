@@ -17,7 +17,7 @@ import numpy as np
 from playhead.plan.block import Block, Element
 from playhead.plan.compute import Chunk, Compute, Job, attempt
 from playhead.plan.node import Node
-from playhead.plan.places import Cursor, Places, Record, is_count
+from playhead.plan.places import Cursor, Index, Places, Record, is_count
 from playhead.plan.walking import Item, fixed
 
 AT_ONCE = 64  # elements fetched in a task
@@ -204,8 +204,18 @@ def _again(parent: Node, keys: Places, block: Block) -> Chunk:
         keys,
         lambda j: None,
         lambda j: list(parent.fetched_records(keys.slice(j, j + 1))),
-        None,
+        _counts(parent, keys),
     )
+
+
+def _counts(parent: Node, keys: Places) -> Index | None:
+    """How many records each element is made of, as its walk said; None: one each."""
+    while not parent.seekable:
+        parent = parent.parent
+    if parent.weight == 1 or not parent.countable:
+        return None
+    count = parent.count_records
+    return np.array([count(k + 1) - count(k) for k in keys.index.tolist()], np.int64)
 
 
 def _keys(runs: list[list[int]]) -> Places:
