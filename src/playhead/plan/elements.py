@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
@@ -13,15 +13,16 @@ import numpy as np
 from playhead.errors import WorkerLost
 from playhead.plan import randomness
 from playhead.plan.block import ArraySpec, Block, Columns, Nest, Rows
+from playhead.plan.chains import Link, Trace, kept
 from playhead.plan.compute import Chunk, Compute, Given, Job, Result, attempt
 from playhead.plan.functions import Randomness, UserFunction
-from playhead.plan.node import UNKNOWN, Node, Piece, Serial, as_chunk, ordinal, pieces
+from playhead.plan.node import UNKNOWN, Node, Serial, ordinal
 from playhead.plan.places import Cursor, Index, Keyed, Located, Places, Record
 from playhead.plan.walking import first_item, walked
 
 
 @dataclass(frozen=True, eq=False)
-class Map(Node):
+class Map(Link):
     """`function` on every element; with `seed`, random numbers chosen by the element's place come along."""
 
     op: ClassVar[str] = "map"
@@ -44,7 +45,7 @@ class Map(Node):
         block = self.parent.read(located.inner)
         return self.apply(block, located.places, lambda k: list(located.slice(k, k + 1).records()))
 
-    def apply(self, block: Block, places: Places, trace: Callable[[int], list[Record]]) -> Block:
+    def apply(self, block: Block, places: Places, trace: Trace) -> Block:
         """The function on a block; an error gets a note that names the element and its records."""
         try:
             return self.function(block, self.keys(places))
@@ -78,7 +79,13 @@ class Map(Node):
             said["form"] = self.function.decided
         return said
 
+    def do(self, block: Block, keys: Places, trace: Trace) -> tuple[Block, None, bool]:
+        return self.apply(block, keys, trace), None, False
+
     def walk(self, cursor: Cursor, compute: Compute) -> Iterator[Chunk]:
+        if self.base is not None:
+            yield from self.walk_links(cursor, compute)
+            return
         chunks = self.parent.open(cursor, compute)
         for chunk, block in attempt(
             compute, Applying(self), chunks, weight=self.weight, after=True
@@ -162,7 +169,7 @@ def explain(
     node: Node,
     size: int,
     places: Places,
-    trace: Callable[[int], list[Record]],
+    trace: Trace,
 ) -> BaseException:
     """The error of a block of `size` elements, with a note on which of them it came from."""
     position = error.__dict__.pop("playhead_element", 0 if size == 1 else None)
@@ -192,13 +199,12 @@ def note(error: BaseException, node: Node, place: tuple[int, int], records: list
 
 
 @dataclass(frozen=True, eq=False)
-class Filter(Node):
+class Filter(Link):
     """The elements for which `function` is true: a stream whose cursor is the next place to examine."""
 
     op: ClassVar[str] = "filter"
     runs_user_code: ClassVar[bool] = True
     keeps_keys: ClassVar[bool] = True
-    stops: ClassVar[bool] = False  # at the first element that it does not keep
 
     function: UserFunction
 
@@ -220,30 +226,26 @@ class Filter(Node):
         return said
 
     def walk(self, cursor: Cursor, compute: Compute) -> Iterator[Chunk]:
-        if self.parent.seekable:
-            yield from self._over_places(cursor, compute)
+        if self.base is not None:
+            yield from self.walk_links(cursor, compute)
             return
-
         chunks = self.parent.open(cursor, compute)
         for chunk, chosen in attempt(
             compute, Testing(self), chunks, weight=self.weight, after=True
         ):
-            yield _kept(chunk, chosen)
-            if self.stops and len(chosen) < len(chunk):
+            whole = len(chosen) == len(chunk)
+            yield kept(chunk, chosen, chunk.block if whole else chunk.block.select(chosen))
+            if self.stops and not whole:
                 return
 
-    def _over_places(self, cursor: Cursor, compute: Compute) -> Iterator[Chunk]:
-        """Over a seekable parent, reading and testing both happen in the pool."""
-        epoch, index = cursor
-        pace = compute.pace(self)
-        span = (epoch, index, self.parent.length_at(epoch))
-        found = pieces(self.parent, [span], lambda: pace.size)
-        for piece, (block, chosen) in attempt(
-            compute, ReadingAndTesting(self), found, pace, weight=self.weight
-        ):
-            yield _kept(as_chunk(self.parent, piece, block), chosen)
-            if self.stops and len(chosen) < len(piece):
-                return
+    def do(self, block: Block, keys: Places, trace: Trace) -> tuple[Block, Index, bool]:
+        try:
+            chosen = self.chosen(block)
+        except Exception as error:
+            explain(error, self, len(block), keys, trace)
+            raise
+        whole = len(chosen) == len(block)
+        return block if whole else block.select(chosen), chosen, self.stops and not whole
 
     def behind(self, cursor: Cursor) -> Cursor | None:
         at = cursor
@@ -301,41 +303,6 @@ class Testing(OnChunks[Index]):
 
     def __call__(self, sent: Given) -> Index:
         return self.node.chosen(sent.block)
-
-
-class ReadingAndTesting(Job[Piece, tuple[Block, Index]]):
-    """Elements of a filter's seekable parent, and which of them it keeps."""
-
-    node: Filter
-
-    def __call__(self, sent: Piece) -> tuple[Block, Index]:
-        block = self.node.parent.read(sent.located)
-        try:
-            return block, self.node.chosen(block)
-        except Exception as error:
-            explain(
-                error,
-                self.node,
-                len(block),
-                sent.places,
-                lambda k: list(sent.located.slice(k, k + 1).records()),
-            )
-            raise
-
-    def records(self, item: Piece) -> Iterator[Record]:
-        return item.located.records()
-
-
-def _kept(chunk: Chunk, chosen: Index) -> Chunk:
-    """The chosen elements; after the jth, the parent goes on behind the jth chosen place."""
-    cursor, trace, whole = chunk.cursor, chunk.trace, len(chosen) == len(chunk)
-    return Chunk(
-        chunk.block if whole else chunk.block.select(chosen),
-        chunk.keys if whole else chunk.keys.select(chosen),
-        lambda j: cursor(int(chosen[j - 1]) + 1 if j else 0),
-        lambda j: trace(int(chosen[j])),
-        None if chunk.records is None else chunk.records[chosen],
-    )
 
 
 @dataclass(frozen=True, eq=False)
