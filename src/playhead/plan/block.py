@@ -172,7 +172,17 @@ def as_array(value: Any) -> np.ndarray[Any, Any]:
             f"a list holds parts of unequal shapes {sorted(shapes)}",
             help="pad the parts to one shape, or return a tuple, whose parts may differ",
         )
-    return np.array(items, dtype=_common({v.dtype for v in items}))
+    return np.array(items, dtype=_common(_dtypes(value, items)))
+
+
+def _dtypes(values: Sequence[Any], items: list[Any]) -> set[np.dtype[Any]]:
+    """The dtypes that decide the list's: those of Python's numbers only where nothing else does."""
+    own = {v.dtype for v, given in zip(items, values, strict=True) if type(given) not in _NUMBERS}
+    weak = [v for v in items if v.dtype not in own]
+    kinds = "biufc"
+    if own and all(kinds.find(v.dtype.kind) <= max(kinds.find(d.kind) for d in own) for v in weak):
+        return own
+    return {v.dtype for v in items}
 
 
 def _common(dtypes: set[np.dtype[Any]]) -> np.dtype[Any]:
@@ -416,7 +426,7 @@ def spec_of(element: Element) -> Nest:
     def of(leaf: Any) -> ArraySpec:
         if isinstance(leaf, np.ndarray):
             if leaf.dtype == object:
-                kinds = {type(v) for v in leaf.flat}
+                kinds = {type(v) for v in leaf.flat} or {str}  # of no words: words
                 only = kinds.pop() if len(kinds) == 1 else object
                 return ArraySpec(leaf.shape, only if only in (str, bytes) else object)
             return ArraySpec(leaf.shape, leaf.dtype)

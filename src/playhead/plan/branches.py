@@ -152,7 +152,7 @@ def common_spec(op: str, parents: Sequence[Node]) -> Nest:
 
 
 def require_alike(op: str, specs: list[Nest]) -> None:
-    """Raises `PipelineError` where structures, ranks or dtypes differ."""
+    """Raises `PipelineError` where structures or dtypes differ."""
     for spec in specs[1:]:
         if _outline(spec) != _outline(specs[0]):
             raise PipelineError(
@@ -162,14 +162,19 @@ def require_alike(op: str, specs: list[Nest]) -> None:
 
 
 def _common(first: ArraySpec, *others: ArraySpec) -> ArraySpec:
-    """What fits all of several specs of one rank and dtype."""
+    """What fits all of several specs of one dtype. Raises `PipelineError` where their ranks differ."""
+    if any(len(other.shape) != len(first.shape) for other in others):
+        raise PipelineError(
+            f"arrays of different ranks have no spec in common: {[first, *others]}",
+            help="reshape them to one rank in a map before",
+        )
     axes = zip(first.shape, *(other.shape for other in others), strict=True)
     return ArraySpec(tuple(a[0] if len(set(a)) == 1 else None for a in axes), first.dtype)
 
 
 def _outline(spec: Nest) -> Any:
-    """Structure, ranks and dtypes of a spec: what concatenated datasets must share."""
-    return map_nest(lambda leaf: (len(leaf.shape), leaf.dtype), spec)
+    """Structure and dtypes of a spec: what concatenated datasets must share."""
+    return map_nest(lambda leaf: ("leaf", leaf.dtype), spec)
 
 
 def merge(blocks: list[Block], used: list[int], which: Index, columns: bool) -> Block:

@@ -118,7 +118,11 @@ class Node(ABC):
     def spec(self) -> Nest:
         """The elements' `ArraySpec`s, from the first element where they are not known."""
         known = self.static_spec()
-        return known if known is not None else spec_of(self.first())
+        if known is not None:
+            return known
+        first = self.first()
+        known = self.static_spec()  # a function of tensors has been traced by now
+        return known if known is not None else spec_of(first)
 
     def first(self) -> Any:
         """The first element of epoch 0."""
