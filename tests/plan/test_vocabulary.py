@@ -445,7 +445,7 @@ def test_files_are_listed_sorted_unless_a_seed_shuffles_them(tmp_path):
         (lambda ds: ds.resample([0] * 5), "not all zero"),
         (lambda ds: ds.resample([1, 2, 3, 4, np.nan]), "finite"),
         (lambda ds: Dataset.sample_from_datasets([ds], [1, 2]), "weights .* for 1 datasets"),
-        (lambda ds: Dataset.sample_from_datasets([ds, ds.batch(2)]), "different elements"),
+        (lambda ds: Dataset.sample_from_datasets([ds, ds.enumerate()]), "different elements"),
         (lambda ds: Dataset.sample_from_datasets([]), "at least one dataset"),
         (lambda ds: ds.group_by_window(len, len), "window_size or window_size_func, not both"),
         (lambda ds: ds.bucket_by_sequence_length(len, [3], [1]), "1 boundaries part 2 buckets"),
