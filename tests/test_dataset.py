@@ -1,3 +1,4 @@
+import itertools
 import subprocess
 import sys
 
@@ -391,6 +392,14 @@ def test_a_name_of_tf_data_that_is_about_graphs_says_so():
     assert not hasattr(Dataset.range(3), "snapshot")
 
 
+@pytest.mark.parametrize("ahead", [False, True])
+def test_batches_of_a_stream_share_no_memory(ahead):
+    dataset = Dataset.from_tensor_slices(np.arange(4000.0)).filter(lambda x: True).batch(8)
+    batches = list(dataset.prefetch(workers=2) if ahead else dataset)
+    assert all(batch.ctypes.data % 64 == 0 for batch in batches)
+    assert not any(np.shares_memory(a, b) for a, b in itertools.pairwise(batches))
+
+
 def test_a_slice_is_refused_by_name():
     with pytest.raises(TypeError, match="skip and take"):
         Dataset.range(3)[0:2]
@@ -489,3 +498,19 @@ def test_seed_keeps_together_what_two_zipped_datasets_share():
         found = [(int(a), int(b)) for a, b in dataset]
         assert all(b == 2 * a for a, b in found)
         assert sorted(a for a, _ in found) == list(range(50))
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"padded_shapes": ([3], [3])}, "padded_shapes is built as"),
+        ({"padding_values": (0, 1)}, "padding_values is built as"),
+        ({"padding_values": {"x": 0}}, "padding_values is built as"),
+        ({"padding_values": 0.5}, "padding_values has 0.5 where the elements are int64"),
+        ({"padding_values": "no"}, "padding_values has 'no' where the elements are int64"),
+        ({"padding_values": np.zeros(2)}, "padding_values has array"),
+    ],
+)
+def test_padding_that_does_not_fit_the_elements_is_told(options, said):
+    with pytest.raises(UnequalElements, match=said):
+        list(Dataset.range(3).map(np.arange).padded_batch(2, **options))

@@ -627,7 +627,7 @@ class Dataset:
         The position names the elements that wait, and they are read again.
         """
         if (window_size is None) == (window_size_func is None):
-            raise PipelineError("group_by_window needs window_size or window_size_func, not both")
+            raise PipelineError("group_by_window needs one of window_size and window_size_func")
         info = _info(name)
         op = "group_by_window"
         key = UserFunction(key_func, form="auto", op=op, where=info.where)

@@ -447,7 +447,7 @@ def test_files_are_listed_sorted_unless_a_seed_shuffles_them(tmp_path):
         (lambda ds: Dataset.sample_from_datasets([ds], [1, 2]), "weights .* for 1 datasets"),
         (lambda ds: Dataset.sample_from_datasets([ds, ds.enumerate()]), "different elements"),
         (lambda ds: Dataset.sample_from_datasets([]), "at least one dataset"),
-        (lambda ds: ds.group_by_window(len, len), "window_size or window_size_func, not both"),
+        (lambda ds: ds.group_by_window(len, len), "one of window_size and window_size_func"),
         (lambda ds: ds.bucket_by_sequence_length(len, [3], [1]), "1 boundaries part 2 buckets"),
         (lambda ds: ds.bucket_by_sequence_length(len, [3, 2], [1, 1, 1]), "boundaries ascend"),
         (lambda ds: ds.rejection_resample(len, [1, -1]), "shares, not negative"),
@@ -508,3 +508,21 @@ def test_elements_that_do_not_fit_are_named_with_their_record(build, error, said
         list(build(Dataset.range(5)))
     notes = " ".join(getattr(caught.value, "__notes__", ()))
     assert "size 0" in said or "made from" in notes
+
+
+@pytest.mark.parametrize("take", [None, 3])
+def test_without_prefetch_no_element_is_computed_that_nobody_needs(take):
+    calls = collections.deque()
+
+    def noted(x):
+        calls.append(int(x))
+        return x % 3 != 2
+
+    dataset = Dataset.range(1000).filter(noted).map(lambda x: x + 1)
+    dataset = dataset if take is None else dataset.take(take)
+    with dataset.batch(8).iterator() as iterator:
+        batch = next(iterator)
+        if take is None:
+            assert batch.tolist() == [1, 2, 4, 5, 7, 8, 10, 11] and list(calls) == list(range(11))
+        else:
+            assert batch.tolist() == [1, 2, 4] and list(calls) == [0, 1, 2, 3]

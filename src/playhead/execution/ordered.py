@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from typing import Any
 
@@ -46,6 +46,9 @@ class Alone(Serial):
     def pace(self, node: Node) -> Pace:
         return _pace(node, self._records, 1)
 
+    def needing(self, need: Callable[[], int]) -> Compute:
+        return self  # it runs ahead in chunks anyway
+
 
 def _pace(node: Node, records: int | None, workers: int) -> Pace:
     most = max(1, CHUNK // node.weight)
@@ -84,6 +87,9 @@ class Ordered:
         pace = _pace(node, self.records, self.pool.workers)
         pace.seconds = self.pool.pace_seconds
         return pace
+
+    def needing(self, need: Callable[[], int]) -> Compute:
+        return self
 
     def inside(self) -> Compute:
         return self if self.pool.knows_every_node else Serial()

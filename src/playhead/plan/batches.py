@@ -13,6 +13,7 @@ import numpy as np
 from playhead.errors import UnequalElements
 from playhead.plan.aligned import aligned_empty
 from playhead.plan.block import ArraySpec, Block, Columns, Nest, Rows, join, map_nest, object_array
+from playhead.plan.chains import open_needed
 from playhead.plan.compute import Chunk, Compute
 from playhead.plan.node import INFINITE, UNKNOWN, Node
 from playhead.plan.places import Cursor, Index, Keyed, Located, Places, Ready, Record
@@ -81,7 +82,23 @@ class Padding:
         values = self.values
         if values is None or not isinstance(values, dict | tuple):
             values = map_nest(lambda _: self.values, rows[0])
+        for name, nest in (("padded_shapes", shapes), ("padding_values", values)):
+            if not _built_alike(rows[0], nest):
+                raise UnequalElements(
+                    f"{name} is built as {nest!r}, which the elements are not",
+                    help="give it the elements' structure, with a value for each leaf",
+                )
         return map_nest(_padded, shapes, values, *rows)
+
+
+def _built_alike(element: Nest, nest: Nest) -> bool:
+    if isinstance(element, dict):
+        same = isinstance(nest, dict) and nest.keys() == element.keys()
+        return same and all(_built_alike(element[key], nest[key]) for key in element)
+    if isinstance(element, tuple):
+        same = isinstance(nest, tuple) and len(nest) == len(element)
+        return same and all(_built_alike(e, n) for e, n in zip(element, nest, strict=True))
+    return not isinstance(nest, dict | tuple)
 
 
 def _padded(shape: Any, value: Any, *parts: Any) -> Any:
@@ -121,7 +138,11 @@ def _fill(value: Any, dtype: np.dtype[Any]) -> Any:
     """A padding value, where arrays of `dtype` hold it. Raises `UnequalElements`."""
     text = isinstance(value, str | bytes)
     number = np.asarray(value)
-    if text != dtype.hasobject or not (text or np.array_equal(number.astype(dtype), number)):
+    if (
+        number.ndim
+        or text != dtype.hasobject
+        or not (text or np.array_equal(number.astype(dtype), number))
+    ):
         raise UnequalElements(f"padding_values has {value!r} where the elements are {dtype}")
     return value
 
@@ -287,7 +308,11 @@ class Batch(Node):
         given, epoch = cursor["given"], cursor["epoch"]
         waiting: list[Chunk] = []
         have = 0
-        for chunk in self.parent.open(cursor["at"], compute):
+
+        def missing() -> int:
+            return self.size - have
+
+        for chunk in open_needed(self.parent, cursor["at"], compute, missing):
             while have + len(chunk) >= self.size and len(chunk):
                 need = self.size - have
                 yield self._full([*waiting, chunk.slice(0, need)], given, epoch)
@@ -302,6 +327,8 @@ class Batch(Node):
 
     def _full(self, parts: list[Chunk], given: int, epoch: int) -> Chunk:
         block = join([part.block for part in parts])
+        if len(parts) == 1 and isinstance(block, Columns):
+            block = block.copied()  # it may be a part of others' memory
         records = sum(len(p) if p.records is None else int(p.records.sum()) for p in parts)
         return Chunk(
             Rows([self._stacked(block)]),

@@ -83,6 +83,17 @@ class Link(Node):
                 return
 
 
+def open_needed(
+    node: Node, cursor: Cursor, compute: Compute, need: Callable[[], int]
+) -> Iterator[Chunk]:
+    """The stream from a cursor on, where `need()` more of its elements are wanted for sure.
+
+    Links never give more elements than they look at, so these may be computed at once.
+    """
+    linked = isinstance(node, Link) and not node.seekable and node.base is not None
+    return node.open(cursor, compute.needing(need) if linked else compute)
+
+
 class GoingThrough(Job[Piece, Left]):
     """What links leave of a piece."""
 

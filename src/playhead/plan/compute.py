@@ -117,6 +117,22 @@ class Pace:
         self.size = int(max(1, min(ideal, 2 * count, self.most)))
 
 
+class Needed(Pace):
+    """As many elements at once as somebody waits for."""
+
+    def __init__(self, need: Callable[[], int]) -> None:
+        super().__init__(1)
+        self._need = need
+
+    @property
+    def size(self) -> int:
+        return max(1, self._need())
+
+    @size.setter
+    def size(self, size: int) -> None:
+        pass
+
+
 class Compute(Protocol):
     """What a stream is given to compute with: a pool, or the caller's own thread."""
 
@@ -134,6 +150,10 @@ class Compute(Protocol):
         ...
 
     def pace(self, node: Node) -> Pace: ...
+
+    def needing(self, need: Callable[[], int]) -> Compute:
+        """What to compute a stream with of which `need()` more elements are wanted for sure."""
+        ...
 
     def inside(self) -> Compute:
         """What to compute a dataset with that a function made during the walk."""

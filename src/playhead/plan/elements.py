@@ -278,7 +278,7 @@ class Filter(Link):
     def _truth(self, row: Any) -> bool:
         if not isinstance(row, bool | np.bool_):
             raise TypeError(
-                f"filter({self.function.name}) must return one bool per element, not {row!r}"
+                f"{self.op}({self.function.name}) must return one bool per element, not {row!r}"
             )
         return bool(row)
 

@@ -17,7 +17,17 @@ import numpy as np
 
 from playhead.errors import PipelineError
 from playhead.plan.block import Block, Nest, spec_of
-from playhead.plan.compute import Chunk, Compute, Job, Outcome, Pace, Result, attempt, perform
+from playhead.plan.compute import (
+    Chunk,
+    Compute,
+    Job,
+    Needed,
+    Outcome,
+    Pace,
+    Result,
+    attempt,
+    perform,
+)
 from playhead.plan.compute import Item as Item
 from playhead.plan.places import (
     Cursor,
@@ -329,6 +339,8 @@ def walk_places(
 class Serial:
     """Everything in the caller's thread, nothing ahead of what is asked for."""
 
+    need: Callable[[], int] | None = None
+
     def ordered(
         self, job: Job[Item, Result], items: Iterable[Item], *, weight: int = 1, after: bool = False
     ) -> Iterator[tuple[Item, Outcome[Result]]]:
@@ -338,7 +350,14 @@ class Serial:
         return walk_places(node, spans, self)
 
     def pace(self, node: Node) -> Pace:
+        if self.need is not None:
+            return Needed(self.need)
         return Pace(1 if node.user_code else 64 // node.weight)
+
+    def needing(self, need: Callable[[], int]) -> Compute:
+        serial = Serial()
+        serial.need = need
+        return serial
 
     def inside(self) -> Compute:
         return self

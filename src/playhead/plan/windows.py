@@ -15,11 +15,12 @@ from playhead.plan import randomness
 from playhead.plan.batches import Grouped
 from playhead.plan.block import Block, Element, Nest, Rows
 from playhead.plan.carried import Walked
+from playhead.plan.chains import open_needed
 from playhead.plan.compute import Chunk, Compute
 from playhead.plan.node import INFINITE, UNKNOWN, Node, ordinal
 from playhead.plan.permutation import permute
 from playhead.plan.places import Cursor, Located, Places, has_counts
-from playhead.plan.walking import Item, fixed, one, walked
+from playhead.plan.walking import Item, fixed, items, one, walked
 
 
 @dataclass(frozen=True, eq=False)
@@ -184,9 +185,18 @@ class ShuffleStream(Walked):
 
     def walk(self, cursor: Cursor, compute: Compute) -> Iterator[Chunk]:
         epoch, window, given = cursor["epoch"], cursor["window"], cursor["given"]
-        stream = walked(self.parent, cursor["at"], compute)
+        have = 0
+        chunks = open_needed(self.parent, cursor["at"], compute, lambda: self.buffer_size - have)
+        stream = items(chunks, cursor["at"])
         at: Callable[[], Cursor] = partial(fixed, cursor["at"])
-        while waiting := list(islice(stream, self.buffer_size)):
+        while True:
+            waiting: list[Item] = []
+            for item in islice(stream, self.buffer_size):
+                waiting.append(item)
+                have = len(waiting)
+            if not waiting:
+                return
+            have = 0
             yield self._permuted(waiting, epoch, window, given, at)
             at, given, window = waiting[-1].after, 0, window + 1
 
