@@ -657,6 +657,13 @@ NESTING = [
         lambda: source(5).interleave(rows_of, cycle_length=3),
         same(interleaved([rows_from([x]) for x in range(5)], 3, 1)),
     ),
+    row(
+        "interleave many elements",
+        lambda: source(5).interleave(lambda x: source(70 + 30 * int(x)), 3, 2),
+        same(interleaved([range(70 + 30 * x) for x in range(5)], 3, 2)),
+        every=61,
+        epochs=2,
+    ),
     row("interleave all", lambda: source(5).interleave(rows_of), every=2),
     row(
         "interleave a shuffle of streams, repeated",

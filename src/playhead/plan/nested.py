@@ -10,14 +10,14 @@ from typing import Any, ClassVar
 import numpy as np
 
 from playhead.errors import PipelineError, UnreadablePosition, UnrepeatableFunction
-from playhead.plan.block import Nest
+from playhead.plan.block import Nest, Rows
 from playhead.plan.compute import Chunk, Compute
 from playhead.plan.description import unseeded
 from playhead.plan.elements import note
 from playhead.plan.functions import UserFunction
 from playhead.plan.node import UNKNOWN, Node, Serial
 from playhead.plan.permutation import GOLDEN, mix
-from playhead.plan.places import Cursor, Places, has_counts, is_count
+from playhead.plan.places import Cursor, Places, Record, has_counts, is_count
 from playhead.plan.walking import Item, as_rows, first_item, fixed, walked
 
 SMALL = 1024  # elements of an inner dataset that are not worth a worker
@@ -162,15 +162,83 @@ class _Open:
         taken, self.rest = self.rest.slice(0, size), self.rest.slice(size, len(self.rest))
         return taken
 
+    @property
+    def ready(self) -> int:
+        """How many of its elements are there already."""
+        return 0 if self.rest is None else len(self.rest)
+
     def took(self, chunk: Chunk) -> None:
         self.given += len(chunk)
         self.at = partial(chunk.cursor, len(chunk))
 
-    def told(self) -> Cursor:
-        return [self.item.before(), self.given, self.at()]
-
 
 Told = Callable[[], Cursor]
+
+
+@dataclass(frozen=True, slots=True)
+class Turns:
+    """`count` turns of the datasets `parts`, which stand in the slots `order`."""
+
+    node: Interleave
+    order: list[int]
+    parts: list[_Open]
+    count: int
+
+    def chunk(self, slot: int, at: Told, epoch: int) -> Chunk:
+        """All of these turns' elements; the stream stood at `slot` before them."""
+        block, cycle = self.node.block_length, self.node.cycle_length
+        size = self.count * block
+        taken = []
+        for part in self.parts:
+            chunk = part.next(size)
+            assert chunk is not None
+            taken.append(chunk)
+        shape = (len(taken), self.count, block)
+        rows = [as_rows(chunk.block).elements for chunk in taken]
+        keys = [
+            inner_keys(part.item.key, part.given, size).index.reshape(self.count, block)
+            for part in self.parts
+        ]
+        epochs = np.array([part.item.key[0] for part in self.parts], np.int64)
+        spread = np.broadcast_to(epochs[:, None, None], shape)
+        before = [(part.item.before, part.given, part.at) for part in self.parts]
+        traces = [
+            (part.item.trace, chunk.trace) for part, chunk in zip(self.parts, taken, strict=True)
+        ]
+        order, width = self.order, len(taken) * block
+
+        def cursor(j: int) -> Cursor:
+            whole, rest = divmod(j, width)
+            turn, extra = divmod(rest, block)
+            told: list[Cursor] = [None] * cycle
+            for i, (element, given, start) in enumerate(before):
+                n = whole * block + (block if i < turn else extra if i == turn else 0)
+                told[order[i]] = [element(), given + n, taken[i].cursor(n) if n else start()]
+            while told and told[-1] is None:
+                told.pop()
+            now = slot if not j else order[turn] if extra else (order[turn - 1] + 1) % cycle
+            return {"epoch": epoch, "at": at(), "open": told, "slot": now, "block": extra}
+
+        def trace(j: int) -> list[Record]:
+            whole, rest = divmod(j, width)
+            turn, extra = divmod(rest, block)
+            outer, inner = traces[turn]
+            return [*outer(), *inner(whole * block + extra)]
+
+        for part, chunk in zip(self.parts, taken, strict=True):
+            part.took(chunk)
+        every = range(self.count)
+        return Chunk(
+            Rows(
+                [row for k in every for part in rows for row in part[k * block : (k + 1) * block]]
+            ),
+            Places(
+                np.ascontiguousarray(spread.transpose(1, 0, 2)).ravel(),
+                np.stack(keys, 1).ravel(),
+            ),
+            cursor,
+            trace,
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -220,6 +288,11 @@ class Interleave(Nesting):
         at: Told = partial(fixed, cursor["at"])
         ended = False
         while True:
+            turns = None if block else self._turns(slots, slot, ended)
+            if turns is not None:
+                yield turns.chunk(slot, at, epoch)
+                slot = (turns.order[-1] + 1) % self.cycle_length
+                continue
             here = slots[slot]
             if here is None:
                 item = None if ended else next(parent, None)
@@ -242,6 +315,16 @@ class Interleave(Nesting):
             block += len(chunk)
             if block == self.block_length:
                 slot, block = (slot + 1) % self.cycle_length, 0
+
+    def _turns(self, slots: list[_Open | None], slot: int, ended: bool) -> Turns | None:
+        """Whole turns of all datasets under way, from `slot` on, as far as their elements are there."""
+        order = [s % self.cycle_length for s in range(slot, slot + self.cycle_length)]
+        order = [s for s in order if slots[s] is not None]
+        if not order or (len(order) < self.cycle_length and not ended):
+            return None
+        parts = [part for s in order if (part := slots[s]) is not None]
+        count = min(part.ready for part in parts) // self.block_length
+        return Turns(self, order, parts, count) if count else None
 
     def _opened(self, item: Item, epoch: int, compute: Compute) -> _Open:
         node = self.inside(item)
