@@ -21,25 +21,34 @@ class Merged:
     """Elements that come from several parents: element k is the next one of parent `which[k]`."""
 
     which: Index
-    inner: tuple[Located, ...]
+    rank: Index  # how many of the same parent's come before each
+    inner: dict[int, Located]
+
+    @classmethod
+    def of(cls, which: Index, inner: dict[int, Located]) -> Merged:
+        """`inner` holds, for each parent that is named, its elements in order."""
+        rank = np.empty_like(which)
+        for number in inner:
+            here = np.flatnonzero(which == number)
+            rank[here] = np.arange(len(here))
+        return cls(which, rank, inner)
 
     def __len__(self) -> int:
         return len(self.which)
 
     def slice(self, start: int, stop: int) -> Merged:
-        parts = []
-        for number, located in enumerate(self.inner):
-            before = int(np.count_nonzero(self.which[:start] == number))
-            within = int(np.count_nonzero(self.which[start:stop] == number))
-            parts.append(located.slice(before, before + within))
-        return Merged(self.which[start:stop], tuple(parts))
+        which, rank = self.which[start:stop], self.rank[start:stop].copy()
+        inner = {}
+        for number in np.unique(which).tolist():
+            here = which == number
+            low, high = int(rank[here][0]), int(rank[here][-1]) + 1
+            inner[number] = self.inner[number].slice(low, high)
+            rank[here] -= low
+        return Merged(which, rank, inner)
 
     def records(self) -> Iterator[Record]:
-        taken = [0] * len(self.inner)
-        for number in self.which.tolist():
-            at = taken[number]
-            taken[number] = at + 1
-            yield from self.inner[number].slice(at, at + 1).records()
+        for number, rank in zip(self.which.tolist(), self.rank.tolist(), strict=True):
+            yield from self.inner[number].slice(rank, rank + 1).records()
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,17 +96,17 @@ class Concatenate(Node):
     def locate(self, places: Places) -> Located:
         which = np.searchsorted(self._starts, places.index, side="right") - 1
         which = np.minimum(which, len(self.parents) - 1)
-        parts = []
-        for number, parent in enumerate(self.parents):
-            here = np.flatnonzero(which == number)
-            chosen = places.select(here)
+        parts = {}
+        for number in np.unique(which).tolist():
+            chosen = places.select(np.flatnonzero(which == number))
             start = self._starts[number] if number < len(self._starts) else 0
-            parts.append(parent.locate(Places(chosen.epoch, chosen.index - start)))
-        return Merged(which, tuple(parts))
+            inside = Places(chosen.epoch, chosen.index - start)
+            parts[number] = self.parents[number].locate(inside)
+        return Merged.of(which, parts)
 
     def read(self, located: Located) -> Block:
         assert isinstance(located, Merged)
-        used = [k for k in range(len(self.parents)) if len(located.inner[k])]
+        used = sorted(located.inner)
         blocks = [self.parents[k].read(located.inner[k]) for k in used]
         return merge(blocks, used, located.which, self._columnar)
 

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from playhead.plan.block import Block, Element, Nest, Rows, own
+from playhead.plan.block import Block, Columns, Element, Nest, Rows, own, stack
 from playhead.plan.compute import Chunk, Compute
 from playhead.plan.node import Node
 from playhead.plan.order import Shuffle
@@ -68,7 +68,9 @@ class Cache(Node):
         return self.parent.spec()
 
     def describe(self) -> dict[str, Any] | None:
-        return {"op": self.op} if varies(self.parent) else None
+        # Over a stream its cursor is another one than the stream's: a position must tell them apart.
+        said = not self.parent.seekable or varies(self.parent)
+        return {"op": self.op} if said else None
 
     def locate(self, places: Places) -> Located:
         return Frozen(places.index, self.parent.locate(Places(0, places.index)))
@@ -82,7 +84,10 @@ class Cache(Node):
                 low, high = int(run[0]), int(run[-1]) + 1
                 rows = self.parent.read(located.inner.slice(low, high)).own_rows()
                 known.update(zip(numbers[low:high], rows, strict=True))
-        return Rows([own(known[number]) for number in numbers])
+        rows = [known[number] for number in numbers]
+        if rows and self.static_spec() is not None:
+            return Columns(stack(rows), len(rows))
+        return Rows([own(row) for row in rows])
 
     # --- over a stream ----------------------------------------------------------------------------------
 

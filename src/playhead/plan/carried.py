@@ -260,7 +260,8 @@ class RejectionResample(Walked):
     @property
     def cardinality(self) -> int:
         count = self.parent.cardinality
-        return count if count == 0 or self.initial == self.target else UNKNOWN
+        everything = self.initial == self.target and all(self.target)
+        return count if count == 0 or everything else UNKNOWN
 
     def describe(self) -> dict[str, Any]:
         said = described(self.op, self.function) | {"target": list(self.target), "seed": self.seed}
@@ -285,14 +286,21 @@ class RejectionResample(Walked):
         chunks = self.parent.open(cursor["at"], compute)
         for chunk, found in attempt(compute, Calling(self), chunks, weight=self.weight, after=True):
             part = chunk if len(found) == len(chunk) else chunk.slice(0, len(found))
-            yield self._kept(part, found.rows(), seen, wide)
+            yield from self._kept(part, found.rows(), seen, wide)
 
-    def _kept(self, chunk: Chunk, classes: list[Any], seen: list[int], wide: int) -> Chunk:
+    def _kept(
+        self, chunk: Chunk, classes: list[Any], seen: list[int], wide: int
+    ) -> Iterator[Chunk]:
         chances = randomness.uniform(wide, chunk.keys.epochs(), chunk.keys.index)
         rows, counts, chosen = [], [], []
         start = tuple(seen)
+        wrong: PipelineError | None = None
         for j, (row, value) in enumerate(zip(chunk.block.own_rows(), classes, strict=True)):
-            number = self._class(value, chunk, j)
+            try:
+                number = self._class(value, chunk, j)
+            except PipelineError as error:
+                wrong = error  # after those before it
+                break
             seen[number] += 1
             if chances[j] < self._probability(number, seen):
                 chosen.append(j)
@@ -304,13 +312,15 @@ class RejectionResample(Walked):
             at = inner(chosen[j - 1] + 1 if j else 0)
             return {"at": at, "seen": list(counts[j - 1] if j else start)}
 
-        return Chunk(
+        yield Chunk(
             Rows(rows),
             chunk.keys.select(np.array(chosen, np.int64)),
             cursor,
             lambda j: trace(chosen[j]),
             None if chunk.records is None else chunk.records[np.array(chosen, np.int64)],
         )
+        if wrong is not None:
+            raise wrong
 
     def _class(self, value: Any, chunk: Chunk, j: int) -> int:
         number = int(value)

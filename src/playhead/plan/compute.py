@@ -209,12 +209,11 @@ class Chunk:
         return len(self.block)
 
     def slice(self, start: int, stop: int) -> Chunk:
-        cursor, trace = self.cursor, self.trace
         return Chunk(
             self.block.slice(start, stop),
             self.keys.slice(start, stop),
-            lambda j: cursor(start + j),
-            lambda j: trace(start + j),
+            _Behind.of(self.cursor, start),
+            _Behind.of(self.trace, start),
             None if self.records is None else self.records[start:stop],
         )
 
@@ -227,6 +226,23 @@ class Chunk:
     def without_block(self) -> Chunk:
         """Where its elements came from, without the memory of what they hold."""
         return replace(self, block=Rows([]))
+
+
+@dataclass(frozen=True, slots=True)
+class _Behind:
+    """A function of an element's number, asked for the one `by` behind it. Never one around another."""
+
+    function: Callable[[int], Any]
+    by: int
+
+    @classmethod
+    def of(cls, function: Callable[[int], Any], by: int) -> _Behind:
+        if isinstance(function, _Behind):
+            return cls(function.function, function.by + by)
+        return cls(function, by)
+
+    def __call__(self, j: int) -> Any:
+        return self.function(self.by + j)
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,7 +76,8 @@ class Grouping(Node):
     def size(self, key: int) -> int:
         raise NotImplementedError
 
-    def reduced(self, key: int, window: Gathered) -> Node:
+    def reduced(self, key: int, window: Gathered, number: tuple[int, int]) -> Node:
+        """What becomes of a window; `number` is the key of its last element."""
         raise NotImplementedError
 
     def key_of(self, value: Any) -> int:
@@ -96,6 +97,7 @@ class Grouping(Node):
         return (
             fits_waiting(self.parent, cursor, epoch)
             and cursor.get("epoch") == epoch
+            and "inner" in cursor
             and is_count(cursor.get("given"))
         )
 
@@ -182,7 +184,7 @@ class Grouping(Node):
         rows = tuple(waiter.row for waiter in window)
         items = [waiter.item for waiter in window]
         try:
-            node = self.reduced(key, Gathered(rows))
+            node = self.reduced(key, Gathered(rows), items[-1].key)
         except Exception as error:
             note(error, self, items[-1].key, [r for item in items for r in item.trace()])
             raise
@@ -195,6 +197,7 @@ class Grouping(Node):
                 f"the position stands inside a window that {self.op} does not make"
             )
         last = node.length if node.seekable else None
+        begin, total = start[1] if last else 0, sum(item.records for item in items)
         for chunk in open_inside(node, start, compute):
             at = chunk.cursor
 
@@ -205,15 +208,15 @@ class Grouping(Node):
                 return said | (after if over else during).cursor()
 
             made = _records_of(rows, items, node, chunk)
-            count = np.full(len(chunk), sum(item.records for item in items) // max(1, last or 1))
+            bounds = np.arange(begin, begin + len(chunk) + 1) * total // last if last else None
             yield Chunk(
                 as_rows(chunk.block),
                 Places(epoch, np.arange(given, given + len(chunk), dtype=np.int64)),
                 cursor,
                 made,
-                count.astype(np.int64) if last == 1 else None,
+                None if bounds is None else np.diff(bounds).astype(np.int64),
             )
-            given += len(chunk)
+            given, begin = given + len(chunk), begin + len(chunk)
 
 
 def _records_of(
@@ -254,8 +257,8 @@ class GroupByWindow(Grouping):
             return self.window_size
         return int(self.window_size_func.fn(np.int64(key)))
 
-    def reduced(self, key: int, window: Gathered) -> Node:
-        return made_by(self, self.reduce_func.fn(np.int64(key), self.wrap(window)))
+    def reduced(self, key: int, window: Gathered, number: tuple[int, int]) -> Node:
+        return made_by(self, self.reduce_func.fn(np.int64(key), self.wrap(window)), number)
 
 
 @dataclass(frozen=True, eq=False)
@@ -294,7 +297,7 @@ class Buckets(Grouping):
     def size(self, key: int) -> int:
         return self.sizes[key]
 
-    def reduced(self, key: int, window: Gathered) -> Node:
+    def reduced(self, key: int, window: Gathered, number: tuple[int, int]) -> Node:
         padding = self.padding
         if padding is not None and self.to_boundary:
             padding = Padding(self._to_boundary(window.elements[0], key), padding.values)

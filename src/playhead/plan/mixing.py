@@ -77,6 +77,11 @@ class SampleFromDatasets(Node):
     def __post_init__(self) -> None:
         specs = [parent.static_spec() for parent in self.parents]
         require_alike(self.op, [spec for spec in specs if spec is not None])
+        if len(self.parents) > SHARES:
+            raise PipelineError(
+                f"{self.op} of {len(self.parents)} datasets: {SHARES} at most",
+                help="mix some of them first, and the mixtures then",
+            )
 
     @cached_property
     def cardinality(self) -> int:
@@ -181,15 +186,15 @@ class SampleFromDatasets(Node):
                 here = places.epoch == epoch
                 which[here], inner[here] = self._which(epoch, places.index[here])
         at = Places(places.epoch, inner)
-        located = [
-            parent.locate(at.select(np.flatnonzero(which == d)))
-            for d, parent in enumerate(self.parents)
-        ]
-        return Merged(which, tuple(located))
+        located = {
+            d: self.parents[d].locate(at.select(np.flatnonzero(which == d)))
+            for d in np.unique(which).tolist()
+        }
+        return Merged.of(which, located)
 
     def read(self, located: Located) -> Block:
         assert isinstance(located, Merged)
-        used = [k for k in range(len(self.parents)) if len(located.inner[k])]
+        used = sorted(located.inner)
         blocks = [self.parents[k].read(located.inner[k]) for k in used]
         return merge(blocks, used, located.which, self.static_spec() is not None)
 
@@ -228,8 +233,11 @@ class SampleFromDatasets(Node):
         if not has_counts(cursor, ("epoch", "given", "segment", "draw")):
             return False
         gone = cursor.get("gone")
-        inside = isinstance(gone, list) and all(is_count(d) and d < len(self.parents) for d in gone)
-        return inside and cursor["epoch"] == epoch and fits_each(self, cursor.get("at"), epoch)
+        inside = _are_numbers(gone, len(self.parents)) and cursor["epoch"] == epoch
+        if not inside or not fits_each(self, cursor.get("at"), epoch):
+            return False
+        here = [w for d, w in enumerate(self.weights) if d not in gone]
+        return not here or any(here)
 
     def walk(self, cursor: Cursor, compute: Compute) -> Iterator[Chunk]:
         epoch, given = cursor["epoch"], cursor["given"]
@@ -318,6 +326,10 @@ class _Fixed:
         return self._at() if callable(self._at) else self._at
 
 
+def _are_numbers(values: Any, count: int) -> bool:
+    return isinstance(values, list) and all(is_count(value) and value < count for value in values)
+
+
 def fits_each(node: Node, cursors: Any, epoch: int) -> bool:
     """Whether there is a fitting cursor for each parent."""
     return (
@@ -360,16 +372,18 @@ class ChooseFromDatasets(Node):
         return said if self.stop_on_empty else said | {"stop_on_empty_dataset": False}
 
     def start_stream(self, epoch: int) -> Cursor:
-        return {"epoch": epoch, "given": 0, "at": [parent.start(epoch) for parent in self.parents]}
+        at = [parent.start(epoch) for parent in self.parents]
+        return {"epoch": epoch, "given": 0, "ended": [], "at": at}
 
     def fits(self, cursor: Cursor, epoch: int) -> bool:
         counted = has_counts(cursor, ("epoch", "given")) and cursor["epoch"] == epoch
-        return counted and fits_each(self, cursor.get("at"), epoch)
+        ended = _are_numbers(cursor.get("ended") if counted else None, len(self.parents) - 1)
+        return ended and fits_each(self, cursor.get("at"), epoch)
 
     def walk(self, cursor: Cursor, compute: Compute) -> Iterator[Chunk]:
         epoch, given = cursor["epoch"], cursor["given"]
         streams = Streams(self, cursor["at"], compute)
-        ended: set[int] = set()
+        ended = set(cursor["ended"])
         while (choice := streams.next(0)) is not None:
             number = self._number(choice)
             item = streams.next(number + 1)
@@ -379,12 +393,13 @@ class ChooseFromDatasets(Node):
                     return
                 streams.passed(choice, 0)
                 continue
+            said = {"epoch": epoch, "ended": sorted(ended)}
             yield streams.chunk(
                 item,
                 number + 1,
                 (epoch, given),
-                {"epoch": epoch, "given": given},
-                {"epoch": epoch, "given": given + 1},
+                said | {"given": given},
+                said | {"given": given + 1},
                 choice,
             )
             given += 1

@@ -12,12 +12,13 @@ import numpy as np
 from playhead.errors import PipelineError, UnreadablePosition, UnrepeatableFunction
 from playhead.plan.block import Nest, Rows
 from playhead.plan.compute import Chunk, Compute
-from playhead.plan.description import unseeded
+from playhead.plan.description import unseeded, with_changes
 from playhead.plan.elements import note
 from playhead.plan.functions import UserFunction
 from playhead.plan.node import UNKNOWN, Node, Serial
 from playhead.plan.permutation import GOLDEN, mix
 from playhead.plan.places import Cursor, Places, Record, has_counts, is_count
+from playhead.plan.randomness import key as mixed_seed
 from playhead.plan.walking import Item, as_rows, first_item, fixed, walked
 
 SMALL = 1024  # elements of an inner dataset that are not worth a worker
@@ -54,13 +55,13 @@ class Nesting(Node):
     def inside(self, item: Item) -> Node:
         """The dataset that the function makes of an element."""
         try:
-            return made_by(self, self.function.on_one(item.row))
+            return made_by(self, self.function.on_one(item.row), item.key)
         except Exception as error:
             note(error, self, item.key, item.trace())
             raise
 
 
-def made_by(node: Node, result: Any) -> Node:
+def made_by(node: Node, result: Any, key: tuple[int, ...]) -> Node:
     """The plan of a dataset that a function returned. Raises where it is none, or cannot be repeated."""
     inner = getattr(result, "node", None)
     name = getattr(node, "function", None) and node.function.name  # type: ignore[attr-defined]
@@ -73,9 +74,24 @@ def made_by(node: Node, result: Any) -> Node:
     if random is not None:
         raise UnrepeatableFunction(
             f"{node.op}({name}) returns a dataset with a {random.op} that has no seed: each call draws another",
-            help="give it seed=",
+            help="give it seed=; the datasets of other elements get other numbers from the same seed",
         )
-    return inner
+    return reseeded(inner, *key)
+
+
+def reseeded(node: Node, *parts: int) -> Node:
+    """The plan with other seeds, made of its own and `parts`: those of the element it was made of."""
+    changes: dict[int, dict[str, Any]] = {}
+
+    def look(at: Node) -> None:
+        for parent in at.parents:
+            look(parent)
+        seed = getattr(at, "seed", None)
+        if at.random is not None and isinstance(seed, int):
+            changes[id(at)] = {"seed": mixed_seed(seed, "inside", 0, *parts)}
+
+    look(node)
+    return with_changes(node, changes) if changes else node
 
 
 def open_inside(node: Node, cursor: Cursor, compute: Compute) -> Iterator[Chunk]:
@@ -105,6 +121,9 @@ class FlatMap(Nesting):
     def start_stream(self, epoch: int) -> Cursor:
         return {"epoch": epoch, "given": 0, "at": self.parent.start(epoch), "inner": None}
 
+    def fits_parent(self, cursor: Cursor, epoch: int) -> bool:
+        return "inner" in cursor and super().fits_parent(cursor, epoch)
+
     def walk(self, cursor: Cursor, compute: Compute) -> Iterator[Chunk]:
         epoch, given, inner = cursor["epoch"], cursor["given"], cursor["inner"]
         for item in walked(self.parent, cursor["at"], compute):
@@ -129,16 +148,16 @@ def _entered(node: Node, inner: Cursor, epoch: int) -> Cursor:
 
 
 def _inside(item: Item, epoch: int, given: int, chunk: Chunk) -> Chunk:
-    inner, trace = chunk.cursor, chunk.trace
+    inner, trace, before, outer = chunk.cursor, chunk.trace, item.before, item.trace
 
     def cursor(j: int) -> Cursor:
-        return {"epoch": epoch, "given": given + j, "at": item.before(), "inner": inner(j)}
+        return {"epoch": epoch, "given": given + j, "at": before(), "inner": inner(j)}
 
     return Chunk(
         as_rows(chunk.block),
         inner_keys(item.key, given, len(chunk)),
         cursor,
-        lambda j: [*item.trace(), *trace(j)],
+        lambda j: [*outer(), *trace(j)],
     )
 
 
@@ -206,6 +225,7 @@ class Turns:
             (part.item.trace, chunk.trace) for part, chunk in zip(self.parts, taken, strict=True)
         ]
         order, width = self.order, len(taken) * block
+        inside = [chunk.cursor for chunk in taken]
 
         def cursor(j: int) -> Cursor:
             whole, rest = divmod(j, width)
@@ -213,7 +233,7 @@ class Turns:
             told: list[Cursor] = [None] * cycle
             for i, (element, given, start) in enumerate(before):
                 n = whole * block + (block if i < turn else extra if i == turn else 0)
-                told[order[i]] = [element(), given + n, taken[i].cursor(n) if n else start()]
+                told[order[i]] = [element(), given + n, inside[i](n) if n else start()]
             while told and told[-1] is None:
                 told.pop()
             now = slot if not j else order[turn] if extra else (order[turn - 1] + 1) % cycle

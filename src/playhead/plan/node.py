@@ -194,10 +194,23 @@ class Node(ABC):
 
     def fetched_records(self, keys: Places) -> Iterator[Record]:
         """The records that `fetch` reads."""
-        node = self
-        while not node.seekable:
-            node = node.parent
-        return node.locate(keys).records()
+        return self.locate(keys).records() if self.seekable else self.parent.fetched_records(keys)
+
+    def fetched_counts(self, keys: Places) -> Index | None:
+        """How many records each of these elements is made of, as their walk said; None: one each."""
+        if not self.seekable:
+            return self.parent.fetched_counts(keys)
+        if self.weight == 1 or not self.countable:
+            return None
+        count = self.count_records
+        return np.array([count(k + 1) - count(k) for k in keys.index.tolist()], np.int64)
+
+    def fits_key(self, epoch: int, index: int) -> bool:
+        """Whether an element of that key may be fetched."""
+        if not self.seekable:
+            return self.parent.fits_key(epoch, index)
+        length = self.length_at(epoch)
+        return length is None or index < length
 
     def behind(self, cursor: Cursor) -> Cursor | None:
         """Where the stream goes on behind its next element, which cannot be computed.

@@ -122,8 +122,17 @@ class Unbatch(Node):
     def countable(self) -> bool:
         return False
 
+    @cached_property
+    def _elements(self) -> Node | None:
+        """What the batches are made of, where a row of them is just an element of that."""
+        batch = self.parent
+        plain = isinstance(batch, Batch) and batch.padding is None and batch.origin is None
+        return batch.parent if plain and type(self) is Unbatch else None
+
     def locate(self, places: Places) -> Located:
         assert self.size is not None
+        if self._elements is not None:
+            return self._elements.locate(places)
         batch, row = np.divmod(places.index, self.size)
         keys = np.stack([places.epochs(), batch], 1)
         if not len(keys):
@@ -134,6 +143,8 @@ class Unbatch(Node):
         return Rowed(which.astype(np.int64), row, self.parent.locate(Places(epoch, batch[apart])))
 
     def read(self, located: Located) -> Block:
+        if self._elements is not None:
+            return self._elements.read(located)
         assert isinstance(located, Rowed)
         block = self.parent.read(located.inner)
         if isinstance(block, Columns):
@@ -178,17 +189,28 @@ def row_of(batch: Element, row: int) -> Element:
 
 
 def _rows(item: Item, given: int, size: int) -> Chunk:
+    before, after, trace = item.before, item.after, item.trace
+
     def cursor(j: int) -> Cursor:
         if given + j == size:
-            return {"given": 0, "at": item.after()}
-        return {"given": given + j, "at": item.before()}
+            return {"given": 0, "at": after()}
+        return {"given": given + j, "at": before()}
 
     return Chunk(
         Rows([row_of(item.row, row) for row in range(given, size)]),
         inner_keys(item.key, given, size - given),
         cursor,
-        lambda j: item.trace(),
+        lambda j: trace(),
+        _shares(item, given, size),
     )
+
+
+def _shares(item: Item, start: int, size: int) -> Index | None:
+    """How many of a batch's records its rows from `start` on are made of: each its share."""
+    if item.records == size:
+        return None
+    bounds = np.arange(start, size + 1) * item.records // size
+    return np.diff(bounds).astype(np.int64)
 
 
 @dataclass(frozen=True, eq=False)
@@ -280,7 +302,7 @@ class Rebatch(Walked):
         start = partial(_place, given, epoch, offset, partial(fixed, cursor["at"]))
         parts: list[Element] = []
         made_of: list[Item] = []
-        have = 0
+        have = records = 0
         for item in walked(self.parent, cursor["at"], compute):
             size = self._rows(item)
             while offset < size:
@@ -288,25 +310,26 @@ class Rebatch(Walked):
                     given += 1
                     end = partial(_place, given, epoch, offset, item.before)
                     nothing = [_part(item.row, offset, offset)]
-                    yield self._full(nothing, [item], (epoch, given - 1), start, end)
+                    yield self._full(nothing, [item], (epoch, given - 1), start, end, 0)
                     start = end
                     continue
                 need = self.sizes[given % len(self.sizes)] - have
                 stop = min(size, offset + need)
                 parts.append(_part(item.row, offset, stop))
                 made_of.append(item)
+                records += item.records * stop // size - item.records * offset // size
                 have, offset = have + stop - offset, stop
                 if have < self.sizes[given % len(self.sizes)]:
                     continue
                 given += 1
                 at = (item.after, 0) if offset == size else (item.before, offset)
                 end = partial(_place, given, epoch, at[1], at[0])
-                yield self._full(parts, made_of, (epoch, given - 1), start, end)
-                parts, made_of, have, start = [], [], 0, end
+                yield self._full(parts, made_of, (epoch, given - 1), start, end, records)
+                parts, made_of, have, start, records = [], [], 0, end, 0
             offset = 0
         if have and not self.drop_remainder:
             end = partial(_place, given + 1, epoch, 0, made_of[-1].after)
-            yield self._full(parts, made_of, (epoch, given), start, end)
+            yield self._full(parts, made_of, (epoch, given), start, end, records)
 
     def _rows(self, item: Item) -> int:
         try:
@@ -322,13 +345,13 @@ class Rebatch(Walked):
         key: tuple[int, int],
         before: Callable[[], Cursor],
         after: Callable[[], Cursor],
+        records: int,
     ) -> Chunk:
         batch = join([Columns(part, rows_in(part, self.op)) for part in parts])
         assert isinstance(batch, Columns)
         whole = map_nest(aligned_copy, batch.nest) if len(parts) == 1 else batch.nest
-        trace = list(dict.fromkeys(id(item) for item in made_of))
-        unique = {id(item): item for item in made_of}
-        return one(whole, key, before, after, lambda: [r for k in trace for r in unique[k].trace()])
+        traces = list({id(item): item.trace for item in made_of}.values())
+        return one(whole, key, before, after, lambda: [r for t in traces for r in t()], records)
 
 
 def _part(batch: Element, start: int, stop: int) -> Element:

@@ -17,7 +17,7 @@ import numpy as np
 from playhead.plan.block import Block, Element
 from playhead.plan.compute import Chunk, Compute, Job, attempt
 from playhead.plan.node import Node
-from playhead.plan.places import Cursor, Index, Places, Record, is_count
+from playhead.plan.places import Cursor, Places, Record, is_count
 from playhead.plan.walking import Item, fixed
 
 AT_ONCE = 64  # elements fetched in a task
@@ -159,9 +159,7 @@ def fits_waiting(parent: Node, cursor: Cursor, epoch: int) -> bool:
         return False
     saved = cursor.get("waiting")
     if isinstance(saved, list):
-        return all(isinstance(run, list) and all(map(is_count, run)) for run in saved) and (
-            not saved or parent.fetchable
-        )
+        return not saved or (parent.fetchable and all(_fits_run(parent, run) for run in saved))
     return (
         isinstance(saved, dict)
         and parent.fits(saved.get("at"), epoch)
@@ -169,6 +167,11 @@ def fits_waiting(parent: Node, cursor: Cursor, epoch: int) -> bool:
         and isinstance(saved.get("offsets"), list)
         and all(map(is_count, saved["offsets"]))
     )
+
+
+def _fits_run(parent: Node, run: Any) -> bool:
+    numbers = isinstance(run, list) and len(run) > 1 and all(map(is_count, run))
+    return numbers and all(parent.fits_key(run[0], index) for index in run[1:])
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,18 +207,8 @@ def _again(parent: Node, keys: Places, block: Block) -> Chunk:
         keys,
         lambda j: None,
         lambda j: list(parent.fetched_records(keys.slice(j, j + 1))),
-        _counts(parent, keys),
+        parent.fetched_counts(keys),
     )
-
-
-def _counts(parent: Node, keys: Places) -> Index | None:
-    """How many records each element is made of, as its walk said; None: one each."""
-    while not parent.seekable:
-        parent = parent.parent
-    if parent.weight == 1 or not parent.countable:
-        return None
-    count = parent.count_records
-    return np.array([count(k + 1) - count(k) for k in keys.index.tolist()], np.int64)
 
 
 def _keys(runs: list[list[int]]) -> Places:

@@ -41,11 +41,15 @@ class Item:
         counts = self.chunk.records
         return 1 if counts is None else int(counts[self.j])
 
-    def after(self) -> Cursor:
-        return self.chunk.cursor(self.j + 1)
+    @property
+    def after(self) -> Callable[[], Cursor]:
+        """Tells where the stream stands behind it; does not hold the element."""
+        return partial(self.chunk.cursor, self.j + 1)
 
-    def trace(self) -> list[Record]:
-        return self.chunk.trace(self.j)
+    @property
+    def trace(self) -> Callable[[], list[Record]]:
+        """Tells its records; does not hold the element."""
+        return partial(self.chunk.trace, self.j)
 
 
 def items(chunks: Iterable[Chunk], start: Cursor) -> Iterator[Item]:

@@ -133,12 +133,13 @@ class Window(Node):
         before: Callable[[], Cursor],
         after: Callable[[], Cursor],
     ) -> Chunk:
+        traces = [item.trace for item in inside]
         return one(
             self.wrap([item.row for item in inside]),
             key,
             before,
             after,
-            lambda: [record for item in inside for record in item.trace()],
+            lambda: [record for trace in traces for record in trace()],
             sum(item.records for item in inside),
         )
 
@@ -222,12 +223,13 @@ class ShuffleStream(Walked):
 
         counts = np.array([item.records for item in chosen], np.int64)
         keys = [item.key for item in chosen]
+        traces = [item.trace for item in chosen]
         return Chunk(
             Rows([item.row for item in chosen]),
             Places(
                 np.array([e for e, _ in keys], np.int64), np.array([k for _, k in keys], np.int64)
             ),
             cursor,
-            lambda j: chosen[j].trace(),
+            lambda j: traces[j](),
             counts if (counts != 1).any() else None,
         )

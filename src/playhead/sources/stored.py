@@ -211,6 +211,13 @@ class Stored(Node):
             return self.locate(keys).records()
         return map(self._record, keys.index.tolist())
 
+    def fetched_counts(self, keys: Places) -> Index | None:
+        counts = self.store().source_records(0, self.store().count)
+        return None if counts is None else counts[keys.index]
+
+    def fits_key(self, epoch: int, index: int) -> bool:
+        return index < self.store().count
+
     def start_stream(self, epoch: int) -> Cursor:
         return [epoch, 0]
 
