@@ -41,7 +41,7 @@ from playhead.plan.prefetch import AUTOTUNE, Prefetch, Where
 from playhead.plan.rows import MapBatches, Rebatch, Split, Unbatch
 from playhead.plan.windows import ShuffleStream, Window
 from playhead.printing import printed
-from playhead.sources.arrays import Range, Tensors, TensorSlices, number_range, tensor_slices
+from playhead.sources.arrays import Files, Range, Tensors, TensorSlices, number_range, tensor_slices
 from playhead.sources.arrays import tensors as one_element
 from playhead.sources.generator import generated, signature_of
 from playhead.sources.saved import saved
@@ -56,9 +56,15 @@ Form = Literal["auto", "python", "tf"]
 range_ = range
 _HOME = os.path.dirname(os.path.abspath(__file__)) + os.sep
 
-_ABOUT_GRAPHS = frozenset(
-    ["fingerprint", "options", "snapshot", "sparse_batch", "with_options"],
-)
+# What tf.data has and playhead has not, and what to do instead
+_INSTEAD = {
+    "fingerprint": "operations() describes the pipeline",
+    "options": "there is no optimiser to tell anything",
+    "ragged_batch": "padded_batch makes arrays of unequal ones",
+    "snapshot": "cache(filename) or save keeps elements in files",
+    "sparse_batch": "padded_batch makes arrays of unequal ones",
+    "with_options": "there is no optimiser to tell anything",
+}
 
 
 def _info(name: str | None = None) -> Info:
@@ -215,7 +221,7 @@ class Dataset:
         found = sorted({path for pattern in patterns for path in glob.glob(pattern)})
         if not found:
             raise MissingSource(f"no file matches {', '.join(patterns)}")
-        files = Dataset(TensorSlices(tensor_slices(found), info=_info(name)))
+        files = Dataset(Files(tensor_slices(found), info=_info(name)))
         wanted = seed is not None if shuffle is None else shuffle
         return files.shuffle(seed=seed, name=name) if wanted else files
 
@@ -801,9 +807,9 @@ class Dataset:
         return True
 
     def __getattr__(self, name: str) -> Any:
-        if name in _ABOUT_GRAPHS:
+        if name in _INSTEAD:
             raise AttributeError(
-                f"playhead.Dataset has no {name!r}, which in tf.data is about graphs and their optimiser",
+                f"playhead.Dataset has no {name!r}: {_INSTEAD[name]}",
                 name=name,
                 obj=self,
             )

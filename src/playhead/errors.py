@@ -168,6 +168,9 @@ class FormError(FunctionError, ValueError):
 class ElementError(PlayheadError, ValueError):
     """Elements that do not go together."""
 
+    code = "E03"
+    title = "ElementError"
+
 
 class UnequalElements(ElementError):
     """Elements that do not stack into one batch."""

@@ -196,7 +196,9 @@ def _belongs(node: Node, origin: Origin | None, position: Position) -> bool:
 def _changed(position: Position, found: list[Difference]) -> PipelineChanged:
     moved = differing(found)
     help = "restore what was changed"
-    if only_batch_size(found) is not None and position.records is not None:
+    batch = only_batch_size(found)
+    jumps = batch is not None and batch.node is not None and batch.node.seekable
+    if jumps and position.records is not None:
         help += f', or on_change="by_record" (of fit or load_state_dict) goes on at record {position.records}'
     help += '; on_change="from_here" starts the new pipeline at its beginning'
     if not moved:

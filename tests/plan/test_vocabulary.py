@@ -3,6 +3,7 @@
 import collections
 import itertools
 import json
+import tracemalloc
 import warnings
 
 import numpy as np
@@ -13,8 +14,10 @@ from playhead.errors import (
     ElementError,
     IgnoredError,
     MissingSource,
+    PipelineChanged,
     PipelineError,
     SlowResume,
+    UnreadablePosition,
     UnrepeatableFunction,
 )
 from playhead.testing import equal
@@ -526,3 +529,177 @@ def test_without_prefetch_no_element_is_computed_that_nobody_needs(take):
             assert batch.tolist() == [1, 2, 4, 5, 7, 8, 10, 11] and list(calls) == list(range(11))
         else:
             assert batch.tolist() == [1, 2, 4] and list(calls) == [0, 1, 2, 3]
+
+
+# --- positions ------------------------------------------------------------------------------------------
+
+
+def test_a_choice_that_ends_when_all_have_ended_ends_after_a_restart_too():
+    def build():
+        choices = Dataset.from_tensor_slices(np.array([0, 0, 1]))
+        choices = choices.concatenate(Dataset.from_tensors(np.int64(1)).repeat())
+        parts = [Dataset.range(1), Dataset.range(3)]
+        return Dataset.choose_from_datasets(parts, choices, stop_on_empty_dataset=False)
+
+    begun, position = run(build(), steps=2)
+    rest, _ = run(build(), position=position)
+    assert begun + rest == [0, 0, 1, 2]
+
+
+def test_a_position_can_be_asked_for_however_often_a_chunk_was_cut():
+    dataset = Dataset.zip(
+        Dataset.range(9000).filter(lambda x: True),
+        Dataset.range(9000).window(1).flat_map(lambda w: w),
+    ).prefetch(-1)
+    with dataset.iterator() as iterator:
+        for step in range(1, 9001):
+            next(iterator)
+            if step % 100 == 0:
+                assert iterator.position.step == step
+
+
+STREAMS = {
+    "choose": lambda ds: Dataset.choose_from_datasets([ds, ds], Dataset.range(2).repeat()),
+    "flat_map": lambda ds: Dataset.range(300).flat_map(lambda x: ds.take(2)),
+    "interleave": lambda ds: Dataset.range(9).interleave(lambda x: ds, cycle_length=3),
+    "shuffle": lambda ds: ds.filter(lambda x: True).shuffle(4, seed=1),
+    "rebatch": lambda ds: ds.map(lambda x: x[None]).rebatch(2),
+    "window": lambda ds: ds.window(2).flat_map(lambda w: w),
+    "group_by_window": lambda ds: ds.group_by_window(lambda x: 0, lambda k, w: w.batch(2), 2),
+    "sample": lambda ds: Dataset.sample_from_datasets([ds.filter(lambda x: True), ds], seed=1),
+    "unbatch": lambda ds: ds.map(lambda x: x[None]).unbatch(),
+    "scan": lambda ds: ds.scan(np.int64(0), lambda s, x: (s + 1, x)),
+    "pack": lambda ds: ds.pack(5000),
+}
+
+
+@pytest.mark.parametrize("name", STREAMS)
+def test_the_cursors_that_a_stream_keeps_hold_no_elements(name):
+    made = STREAMS[name](Dataset.range(600).map(lambda x: np.full(4000, x)))
+    tracemalloc.start()
+    try:
+        with made.iterator() as iterator:
+            for _ in itertools.islice(iterator, 40):
+                pass
+            before = tracemalloc.get_traced_memory()[0]
+            for _ in itertools.islice(iterator, 200):
+                pass
+            grown = tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
+    assert grown < 40 * 32_000  # of 200 elements of 32 KB and more
+
+
+def test_a_stream_with_a_cache_of_its_own_cursor_is_told_from_one_without():
+    plain, cached = (
+        Dataset.range(40).filter(lambda x: x % 7 != 3),
+        Dataset.range(40).filter(lambda x: x % 7 != 3).cache(),
+    )
+    _, position = run(plain, steps=3)
+    with pytest.raises(PipelineChanged, match=r"cache +absent"):
+        run(cached, position=position)
+
+
+@pytest.mark.parametrize(
+    ("build", "change"),
+    [
+        (lambda: Dataset.range(5).flat_map(lambda x: Dataset.range(3)), lambda c: c.pop("inner")),
+        (lambda: grouped(Dataset.range(40)), lambda c: c.pop("inner")),
+        (lambda: grouped(Dataset.range(40)), lambda c: c.update(waiting=[[]])),
+        (lambda: grouped(Dataset.range(40)), lambda c: c.update(waiting=[[0, 99999]])),
+        (lambda: grouped(Dataset.range(40)), lambda c: c.update(waiting={"at": 3})),
+        (
+            lambda: Dataset.range(5).interleave(lambda x: Dataset.range(3)),
+            lambda c: c.update(slot=99),
+        ),
+        (
+            lambda: Dataset.range(5).interleave(lambda x: Dataset.range(3)),
+            lambda c: c.update(open=[3]),
+        ),
+        (lambda: Dataset.range(9).scan(np.int64(0), lambda s, x: (s, x)), lambda c: c.pop("state")),
+        (
+            lambda: Dataset.range(9).scan(np.int64(0), lambda s, x: (s, x)),
+            lambda c: c.update(state=3),
+        ),
+    ],
+)
+def test_a_damaged_cursor_is_told(build, change):
+    _, position = run(build(), steps=2)
+    state = json.loads(position)
+    change(state["cursor"])
+    with pytest.raises(UnreadablePosition):
+        run(build(), position=json.dumps(state))
+
+
+def grouped(dataset):
+    return dataset.group_by_window(lambda x: x % 3, lambda key, w: w.batch(2), 2)
+
+
+# --- what elements are made of --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda ds: ds.batch(4).rebatch(2),
+        lambda ds: ds.batch(5).rebatch([1, 3]),
+        lambda ds: ds.batch(4).unbatch(),
+        lambda ds: ds.batch(2).group_by_window(lambda b: 0, lambda k, w: w.padded_batch(3), 3),
+        lambda ds: ds.group_by_window(lambda x: x % 2, lambda k, w: w.batch(2), 4),
+        lambda ds: ds.bucket_by_sequence_length(lambda x: x, [3, 6], [2, 3, 4]),
+        lambda ds: ds.shuffle(5, seed=1).batch(4),
+    ],
+)
+def test_records_are_counted_through_what_regroups_them(build):
+    with build(Dataset.range(12).filter(lambda x: True)).iterator() as iterator:
+        for _ in iterator:
+            pass
+        assert iterator.position.records == 12
+
+
+def test_random_operations_inside_datasets_differ_between_them_and_repeat():
+    def inside(x):
+        return Dataset.range(4).shuffle(seed=7).map(lambda y, r: (y, r.random()), rng=True, seed=7)
+
+    dataset = Dataset.range(6).flat_map(inside)
+    elements, _ = run(dataset, epochs=2)
+    assert len({number for _, number in elements}) == 48
+    orders = {tuple(int(y) for y, _ in elements[k : k + 4]) for k in range(0, 48, 4)}
+    assert len(orders) > 3
+    assert equal(tuple(elements), tuple(run(dataset, epochs=2, workers=3)[0]))
+
+
+def test_neighbouring_rows_call_the_function_of_their_batch_once():
+    calls = collections.deque()
+
+    def noted(batch):
+        calls.append(len(batch))
+        return batch
+
+    assert len(list(Dataset.range(512).map_batches(noted, 128))) == 512
+    assert list(calls) == [128] * 4
+
+
+def test_elements_before_one_that_fails_come_first_whatever_the_chunks():
+    def build():
+        return Dataset.range(1000).rejection_resample(
+            lambda x: 0 if x < 50 else 9, [0.5, 0.5], [0.5, 0.5], seed=1
+        )
+
+    for workers in (0, 1, 4):
+        dataset = build().prefetch(workers=workers) if workers else build()
+        with dataset.iterator() as iterator:
+            for expected in range(50):
+                assert next(iterator)[1] == expected
+            with pytest.raises(PipelineError, match="gave class 9"):
+                next(iterator)
+
+
+def test_specs_of_batches_made_by_functions_fit_the_last_short_one():
+    uneven = Dataset.range(23).batch(5).map(lambda b: (b * 2, b.sum()))
+    assert [leaf.shape for leaf in uneven.element_spec] == [(None,), ()]
+    even = Dataset.range(20).batch(5, True).map(lambda b: b * 2)
+    assert even.element_spec.shape == (5,)
+    buckets = Dataset.range(20).map(lambda x: np.zeros((x % 7 + 1, 3)))
+    buckets = buckets.bucket_by_sequence_length(len, [4], [3, 3])
+    assert buckets.element_spec.shape == (None, None, 3)

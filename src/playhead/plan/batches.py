@@ -190,6 +190,10 @@ class Batch(Node):
         return self._batches(length)
 
     @cached_property
+    def uneven(self) -> bool:
+        return not self.drop_remainder or self.padding is not None
+
+    @cached_property
     def batches(self) -> Node | None:
         return self if self.seekable else None
 

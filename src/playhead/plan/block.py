@@ -420,6 +420,22 @@ class ArraySpec:
         return f"ArraySpec(({inner}{',' if len(self.shape) == 1 else ''}), {name})"
 
 
+def widened(specs: list[Nest]) -> Nest:
+    """What fits several elements and others: None along the first axis, and where they differ."""
+
+    def of(first: Any, *others: Any) -> Any:
+        ranks = {len(spec.shape) for spec in (first, *others)}
+        if not first.shape or len(ranks) > 1:
+            return first
+        axes = list(zip(*(spec.shape for spec in (first, *others)), strict=True))[1:]
+        return ArraySpec((None, *(a[0] if len(set(a)) == 1 else None for a in axes)), first.dtype)
+
+    try:
+        return map_nest(of, *specs)
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return specs[0]  # they are built differently: whoever asks will be told by the element
+
+
 def spec_of(element: Element) -> Nest:
     """The `ArraySpec`s of one element."""
 

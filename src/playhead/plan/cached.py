@@ -9,10 +9,13 @@ from typing import Any, ClassVar
 import numpy as np
 
 from playhead.plan.block import Block, Columns, Element, Nest, Rows, own, stack
+from playhead.plan.chains import open_needed
 from playhead.plan.compute import Chunk, Compute
 from playhead.plan.node import Node
 from playhead.plan.order import Shuffle
 from playhead.plan.places import Cursor, Index, Located, Places, Record
+
+AT_ONCE = 64  # elements of a stream computed for a cache at a time
 
 
 def varies(node: Node) -> bool:
@@ -103,7 +106,7 @@ class Cache(Node):
             yield from self._from_memory(self.memory.walked, epoch, given)
             return
         whole: list[tuple[Chunk, list[Element]]] | None = None if given else []
-        for chunk in self.parent.open(cursor["at"], compute):
+        for chunk in open_needed(self.parent, cursor["at"], compute, lambda: AT_ONCE):
             rows = chunk.block.own_rows()
             if whole is not None:
                 whole.append((chunk.without_block(), rows))

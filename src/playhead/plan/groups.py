@@ -55,6 +55,7 @@ class Grouping(Node):
 
     op: ClassVar[str] = "group_by_window"
     runs_user_code: ClassVar[bool] = True
+    uneven = True
 
     function: UserFunction
 

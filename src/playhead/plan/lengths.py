@@ -223,7 +223,7 @@ class PackByLengths(Pack):
     @cached_property
     def _like(self) -> Tokens:
         """The first document: rows of padding are like it."""
-        return self.tokens(self.parent.first(), (0, 0), list)
+        return self.tokens(self.parent.firsts(1)[0], (0, 0), list)
 
     # --- walking ----------------------------------------------------------------------------------------
 

@@ -28,6 +28,7 @@ class Nesting(Node):
     """A stream of the elements of inner datasets."""
 
     runs_user_code: ClassVar[bool] = True
+    uneven = True
 
     function: UserFunction
 

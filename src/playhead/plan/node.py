@@ -16,7 +16,7 @@ from typing import Any, ClassVar, TypeAlias
 import numpy as np
 
 from playhead.errors import PipelineError
-from playhead.plan.block import Block, Nest, spec_of
+from playhead.plan.block import Block, Nest, spec_of, widened
 from playhead.plan.compute import (
     Chunk,
     Compute,
@@ -43,6 +43,7 @@ from playhead.plan.places import (
 INFINITE = -1
 UNKNOWN = -2
 WINDOW = 1 << 16
+SOME = 4  # elements by which the shapes of uneven ones are told
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,15 +131,27 @@ class Node(ABC):
         known = self.static_spec()
         if known is not None:
             return known
-        first = self.first()
+        found = self.firsts(SOME if self.uneven else 1)
         known = self.static_spec()  # a function of tensors has been traced by now
-        return known if known is not None else spec_of(first)
+        if known is not None:
+            return known
+        specs = [spec_of(element) for element in found]
+        return widened(specs) if self.uneven else specs[0]
 
-    def first(self) -> Any:
-        """The first element of epoch 0."""
+    @cached_property
+    def uneven(self) -> bool:
+        """Whether elements are batches, or the like, that may be unequally long."""
+        return any(parent.uneven for parent in self.parents)
+
+    def firsts(self, count: int) -> list[Any]:
+        """The first elements of epoch 0, `count` at most. Raises `PipelineError` where there is none."""
+        found: list[Any] = []
         for chunk in self.open(self.start(0), Serial()):
-            for element in chunk.block.rows():
-                return element
+            found += chunk.block.rows()
+            if len(found) >= count:
+                break
+        if found:
+            return found[:count]
         raise PipelineError(
             f"{self.op} has no element to look at",
             help="an empty dataset has an element_spec only where its source knows it",

@@ -49,7 +49,8 @@ class Places:
 class Record:
     """Where an element came from: the source, the pass over it, and the record's index there.
 
-    `file` and `record` (its number in the file) are given by sources that read files.
+    `file` and `record` (its number in the file) are given by sources that read files; `file` alone by those
+    whose records are files.
     """
 
     source: str
@@ -59,6 +60,8 @@ class Record:
     record: int | None = None
 
     def __str__(self) -> str:
+        if self.file is not None and self.record is None:
+            return self.file
         if self.file is not None:
             return f"{self.file}, record {self.record}"
         return f"{self.source}[{self.index}]"

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any, ClassVar
 
@@ -30,7 +31,7 @@ from playhead.plan.elements import Map, note
 from playhead.plan.nested import inner_keys
 from playhead.plan.node import INFINITE, UNKNOWN, Node
 from playhead.plan.order import Repeat, Shuffle, Slice
-from playhead.plan.places import Cursor, Index, Located, Places, Record
+from playhead.plan.places import Cursor, Index, Keyed, Located, Places, Record
 from playhead.plan.prefetch import Prefetch
 from playhead.plan.walking import Item, fixed, one, walked
 
@@ -76,6 +77,7 @@ class Unbatch(Node):
     """Each row of a batch as an element. Seekable where all batches are known to be of one size."""
 
     op: ClassVar[str] = "unbatch"
+    uneven = False
     counters: ClassVar[tuple[str, ...]] = ("given",)
 
     @cached_property
@@ -213,11 +215,26 @@ def _shares(item: Item, start: int, size: int) -> Index | None:
     return np.diff(bounds).astype(np.int64)
 
 
+class _Last(threading.local):
+    """A thread's last batch, and its place. Empty again in another process."""
+
+    place: tuple[int, int] | None = None
+    batch: Element = None
+
+    def __reduce__(self) -> tuple[type[_Last], tuple[()]]:
+        return _Last, ()
+
+
 @dataclass(frozen=True, eq=False)
 class MapBatches(Unbatch):
-    """Rows of what a map made of batches of `size_given`; it makes as many rows as it is given."""
+    """Rows of what a map made of batches; it makes as many rows as it is given.
+
+    Each thread keeps its last batch: neighbouring rows are often asked for one after the other.
+    """
 
     op: ClassVar[str] = "map_batches"
+
+    last: _Last = field(default_factory=_Last, kw_only=True)
 
     @cached_property
     def _batch(self) -> Batch:
@@ -239,14 +256,21 @@ class MapBatches(Unbatch):
 
     def read(self, located: Located) -> Block:
         assert isinstance(located, Rowed)
-        batches = self.parent.read(located.inner).rows()
-        for k, batch in enumerate(batches):
-            part = located.inner.slice(k, k + 1)
-            self._require(batch, len(_elements(part)), part)
+        batches = [self._batch_at(located.inner.slice(k, k + 1)) for k in range(len(located.inner))]
         pairs = zip(located.which.tolist(), located.row.tolist(), strict=True)
         return Rows([row_of(batches[which], row) for which, row in pairs])
 
-    def _require(self, batch: Element, size: int, part: Located) -> None:
+    def _batch_at(self, part: Located) -> Element:
+        assert isinstance(part, Keyed)
+        place = part.places.at(0)
+        if self.last.place != place:
+            self.last.place = None
+            batch = self.parent.read(part).rows()[0]
+            self._require(batch, len(_elements(part)))
+            self.last.batch, self.last.place = batch, place
+        return self.last.batch
+
+    def _require(self, batch: Element, size: int) -> None:
         made = rows_in(batch, self.op)
         if made != size:
             node = self.parent
@@ -273,6 +297,7 @@ class Rebatch(Walked):
     """Batches cut anew: of `sizes` rows in turn, from an epoch's first row on."""
 
     op: ClassVar[str] = "rebatch"
+    uneven = True
     counters: ClassVar[tuple[str, ...]] = ("given", "offset", "epoch")
 
     sizes: tuple[int, ...]

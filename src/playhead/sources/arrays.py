@@ -24,7 +24,7 @@ from playhead.plan.block import (
     spec_of,
 )
 from playhead.plan.node import INFINITE, Node, Source
-from playhead.plan.places import Index
+from playhead.plan.places import Index, Record
 
 WHOLE = 64 << 20  # bytes up to which all content is hashed
 SAMPLES = 1024
@@ -64,6 +64,17 @@ class TensorSlices(Source):
     def describe(self) -> dict[str, Any]:
         content, kind = self.content
         return {"op": self.op, "records": len(self.columns), "content": content, "kind": kind}
+
+
+@dataclass(frozen=True, eq=False)
+class Files(TensorSlices):
+    """Paths of files."""
+
+    op: ClassVar[str] = "list_files"
+
+    def record(self, epoch: int, index: int) -> Record:
+        path = self.columns.nest[index]
+        return Record(self.info.name or self.op, epoch, index, str(path))
 
 
 def tensor_slices(tensors: Nest) -> Columns:
