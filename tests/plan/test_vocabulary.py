@@ -273,6 +273,24 @@ def test_a_position_takes_some_bytes_for_each_element_that_waits(over):
     assert waiting_size(dataset, 1, 2000) < 16 * 2.1
 
 
+def test_datasets_under_way_are_found_again_in_one_walk():
+    read = collections.deque()
+
+    def noted(x):
+        read.append(int(x))
+        return x
+
+    def build():
+        names = Dataset.range(5000).map(noted).filter(lambda x: True).shuffle(100, seed=1)
+        return names.interleave(lambda x: Dataset.range(10), cycle_length=16)
+
+    whole, _ = run(build(), steps=400)
+    _, position = run(build(), steps=300)
+    read.clear()
+    rest, _ = run(build(), steps=100, position=position)
+    assert rest == whole[300:] and len(read) <= 200  # the window of the oldest, and the one after it
+
+
 def test_only_what_waits_is_read_again():
     read = collections.deque()
 

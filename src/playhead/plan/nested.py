@@ -164,9 +164,13 @@ def _inside(item: Item, epoch: int, given: int, chunk: Chunk) -> Chunk:
 
 @dataclass(eq=False, slots=True)
 class _Open:
-    """An inner dataset under way: what it is made of, how many elements it gave, and where it stands."""
+    """An inner dataset under way: what it is made of, how many elements it gave, and where it stands.
+
+    `number` counts the epoch's inner datasets.
+    """
 
     item: Item
+    number: int
     chunks: Iterator[Chunk]
     given: int
     at: Callable[[], Cursor]
@@ -192,7 +196,11 @@ class _Open:
         self.at = partial(chunk.cursor, len(chunk))
 
 
-Told = Callable[[], Cursor]
+FAR = 16  # elements for each slot that are walked over to find those under way again
+
+
+def _rest(epoch: int, at: Callable[[], Cursor], opened: int) -> dict[str, Any]:
+    return {"epoch": epoch, "at": at(), "opened": opened}
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +212,7 @@ class Turns:
     parts: list[_Open]
     count: int
 
-    def chunk(self, slot: int, at: Told, epoch: int) -> Chunk:
+    def chunk(self, slot: int, rest: Callable[[], dict[str, Any]]) -> Chunk:
         """All of these turns' elements; the stream stood at `slot` before them."""
         block, cycle = self.node.block_length, self.node.cycle_length
         size = self.count * block
@@ -221,7 +229,7 @@ class Turns:
         ]
         epochs = np.array([part.item.key[0] for part in self.parts], np.int64)
         spread = np.broadcast_to(epochs[:, None, None], shape)
-        before = [(part.item.before, part.given, part.at) for part in self.parts]
+        before = [(part.number, part.item.before, part.given, part.at) for part in self.parts]
         traces = [
             (part.item.trace, chunk.trace) for part, chunk in zip(self.parts, taken, strict=True)
         ]
@@ -229,20 +237,21 @@ class Turns:
         inside = [chunk.cursor for chunk in taken]
 
         def cursor(j: int) -> Cursor:
-            whole, rest = divmod(j, width)
-            turn, extra = divmod(rest, block)
+            whole, more = divmod(j, width)
+            turn, extra = divmod(more, block)
             told: list[Cursor] = [None] * cycle
-            for i, (element, given, start) in enumerate(before):
+            for i, (number, element, given, start) in enumerate(before):
                 n = whole * block + (block if i < turn else extra if i == turn else 0)
-                told[order[i]] = [element(), given + n, inside[i](n) if n else start()]
+                place = inside[i](n) if n else start()
+                told[order[i]] = [number, element(), given + n, place]
             while told and told[-1] is None:
                 told.pop()
             now = slot if not j else order[turn] if extra else (order[turn - 1] + 1) % cycle
-            return {"epoch": epoch, "at": at(), "open": told, "slot": now, "block": extra}
+            return rest() | {"open": told, "slot": now, "block": extra}
 
         def trace(j: int) -> list[Record]:
-            whole, rest = divmod(j, width)
-            turn, extra = divmod(rest, block)
+            whole, more = divmod(j, width)
+            turn, extra = divmod(more, block)
             outer, inner = traces[turn]
             return [*outer(), *inner(whole * block + extra)]
 
@@ -282,10 +291,11 @@ class Interleave(Nesting):
 
     def start_stream(self, epoch: int) -> Cursor:
         at = self.parent.start(epoch)
-        return {"epoch": epoch, "at": at, "open": [], "slot": 0, "block": 0}
+        return {"epoch": epoch, "at": at, "opened": 0, "open": [], "slot": 0, "block": 0}
 
     def fits(self, cursor: Cursor, epoch: int) -> bool:
-        if not has_counts(cursor, ("epoch", "slot", "block")) or cursor["epoch"] != epoch:
+        counts = ("epoch", "opened", "slot", "block")
+        if not has_counts(cursor, counts) or cursor["epoch"] != epoch:
             return False
         opened = cursor.get("open")
         return (
@@ -294,32 +304,36 @@ class Interleave(Nesting):
             and cursor["block"] < self.block_length
             and isinstance(opened, list)
             and len(opened) <= self.cycle_length
-            and all(slot is None or self._fits_slot(slot, epoch) for slot in opened)
+            and all(s is None or self._fits_slot(s, cursor["opened"], epoch) for s in opened)
         )
 
-    def _fits_slot(self, slot: Any, epoch: int) -> bool:
-        whole = isinstance(slot, list) and len(slot) == 3 and is_count(slot[1])
-        return whole and self.parent.fits(slot[0], epoch)
+    def _fits_slot(self, slot: Any, opened: int, epoch: int) -> bool:
+        whole = (
+            isinstance(slot, list) and len(slot) == 4 and is_count(slot[0]) and is_count(slot[2])
+        )
+        return whole and slot[0] < opened and self.parent.fits(slot[1], epoch)
 
     def walk(self, cursor: Cursor, compute: Compute) -> Iterator[Chunk]:
         epoch, slot, block = cursor["epoch"], cursor["slot"], cursor["block"]
-        slots: list[_Open | None] = [self._reopened(at, epoch, compute) for at in cursor["open"]]
+        opened, at = cursor["opened"], partial(fixed, cursor["at"])
+        found, parent = self._found_again(cursor, compute)
+        slots = [self._reopened(saved, found, epoch, compute) for saved in cursor["open"]]
         slots += [None] * (self.cycle_length - len(slots))
-        parent = walked(self.parent, cursor["at"], compute)
-        at: Told = partial(fixed, cursor["at"])
+        rest = partial(_rest, epoch, at, opened)
         ended = False
         while True:
             turns = None if block else self._turns(slots, slot, ended)
             if turns is not None:
-                yield turns.chunk(slot, at, epoch)
+                yield turns.chunk(slot, rest)
                 slot = (turns.order[-1] + 1) % self.cycle_length
                 continue
             here = slots[slot]
             if here is None:
                 item = None if ended else next(parent, None)
                 if item is not None:
-                    at = item.after
-                    slots[slot] = self._opened(item, epoch, compute)
+                    slots[slot] = self._opened(item, opened, epoch, compute)
+                    opened += 1
+                    rest = partial(_rest, epoch, item.after, opened)
                     continue
                 ended = True
                 if not any(slots):
@@ -331,7 +345,7 @@ class Interleave(Nesting):
                 slots[slot] = None
                 slot, block = (slot + 1) % self.cycle_length, 0
                 continue
-            yield self._taken(chunk, here, slots, slot, block, at, epoch)
+            yield self._taken(chunk, here, slots, slot, block, rest)
             here.took(chunk)
             block += len(chunk)
             if block == self.block_length:
@@ -347,21 +361,45 @@ class Interleave(Nesting):
         count = min(part.ready for part in parts) // self.block_length
         return Turns(self, order, parts, count) if count else None
 
-    def _opened(self, item: Item, epoch: int, compute: Compute) -> _Open:
+    def _opened(self, item: Item, number: int, epoch: int, compute: Compute) -> _Open:
         node = self.inside(item)
         start = node.start(epoch)
-        return _Open(item, open_inside(node, start, compute), 0, partial(fixed, start))
+        return _Open(item, number, open_inside(node, start, compute), 0, partial(fixed, start))
 
-    def _reopened(self, saved: Any, epoch: int, compute: Compute) -> _Open | None:
+    def _found_again(
+        self, cursor: Cursor, compute: Compute
+    ) -> tuple[dict[int, Item | None], Iterator[Item]]:
+        """The elements that the datasets under way are made of, by their numbers, and those that follow.
+
+        Over a stream one walk finds them all, from the oldest on, unless that would be far.
+        """
+        saved = [slot for slot in cursor["open"] if slot is not None]
+        oldest = min(saved, key=lambda slot: slot[0], default=None)
+        far = FAR * self.cycle_length
+        if oldest is None or self.parent.seekable or cursor["opened"] - oldest[0] > far:
+            found = {slot[0]: first_item(self.parent, slot[1], Serial()) for slot in saved}
+            return found, walked(self.parent, cursor["at"], compute)
+        stream = walked(self.parent, oldest[1], compute)
+        wanted = {slot[0] for slot in saved}
+        again: dict[int, Item | None] = {}
+        for number in range(oldest[0], cursor["opened"]):
+            item = next(stream, None)
+            if number in wanted:
+                again[number] = item
+        return again, stream
+
+    def _reopened(
+        self, saved: Any, found: dict[int, Item | None], epoch: int, compute: Compute
+    ) -> _Open | None:
         if saved is None:
             return None
-        before, given, inner = saved
-        item = first_item(self.parent, before, Serial())
+        number, _, given, inner = saved
+        item = found[number]
         if item is None:
             raise UnreadablePosition("the position stands in a dataset that is not there any more")
         node = self.inside(item)
         at = _entered(node, inner, epoch)
-        return _Open(item, open_inside(node, at, compute), given, partial(fixed, inner))
+        return _Open(item, number, open_inside(node, at, compute), given, partial(fixed, inner))
 
     def _taken(
         self,
@@ -370,23 +408,20 @@ class Interleave(Nesting):
         slots: list[_Open | None],
         slot: int,
         block: int,
-        at: Told,
-        epoch: int,
+        rest: Callable[[], dict[str, Any]],
     ) -> Chunk:
         """Elements of the dataset in `slot`; the others stand where they stand now."""
-        others = [None if s is None else (s.item.before, s.given, s.at) for s in slots]
-        before, given, inner, cycle = here.item.before, here.given, chunk.cursor, self.cycle_length
-        start = here.at
+        others = [None if s is None else (s.number, s.item.before, s.given, s.at) for s in slots]
+        number, before, given, start = here.number, here.item.before, here.given, here.at
+        inner, cycle = chunk.cursor, self.cycle_length
 
         def cursor(j: int) -> Cursor:
-            told = [None if o is None else [o[0](), o[1], o[2]()] for o in others]
-            told[slot] = [before(), given + j, inner(j) if j else start()]
+            told = [None if o is None else [o[0], o[1](), o[2], o[3]()] for o in others]
+            told[slot] = [number, before(), given + j, inner(j) if j else start()]
             while told and told[-1] is None:
                 told.pop()
             full = block + j == self.block_length
-            return {
-                "epoch": epoch,
-                "at": at(),
+            return rest() | {
                 "open": told,
                 "slot": (slot + 1) % cycle if full else slot,
                 "block": 0 if full else block + j,
