@@ -343,6 +343,12 @@ def test_other_code_in_a_filter_is_a_warning_that_other_elements_follow():
     assert lists(iterator) == [6, 7, 8]
 
 
+def test_a_difference_says_what_the_user_called_the_operation():
+    position = after(Dataset.range(20).shuffle(seed=1, name="days"), 2)
+    with pytest.raises(PipelineChanged, match=r"seed=1 +-> seed=2 +\[days\] test_changes.py:\d+"):
+        restored(Dataset.range(20).shuffle(seed=2, name="days"), position)
+
+
 @pytest.mark.parametrize(
     ("op", "build", "ks"),
     [

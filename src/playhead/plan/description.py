@@ -100,7 +100,11 @@ class Difference:
 
     @property
     def where(self) -> str:
-        return (self.node.info.where if self.node else None) or ""
+        """What the user called it, and their line."""
+        if self.node is None:
+            return ""
+        info = self.node.info
+        return " ".join(filter(None, [info.name and f"[{info.name}]", info.where]))
 
 
 def compare(saved: list[Operation], node: Node) -> list[Difference]:

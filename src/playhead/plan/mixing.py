@@ -110,8 +110,9 @@ class SampleFromDatasets(Node):
             weights = [w if a else 0.0 for w, a in zip(self.weights, alive, strict=True)]
             shares = quantised(weights)
             number = len(found)
+            orders: dict[int, Index] = {}
             ends = [
-                (self._draw(number, shares, d, n - drawn[d]), d)
+                (self._draw(orders, number, shares, d, n - drawn[d]), d)
                 for d, n in enumerate(lengths)
                 if alive[d] and n is not None
             ]
@@ -132,11 +133,14 @@ class SampleFromDatasets(Node):
             raise PipelineError(f"{self.op}: all weights are 0")
         return found
 
-    def _draw(self, segment: int, shares: list[int], d: int, count: int) -> int:
+    def _draw(
+        self, orders: dict[int, Index], segment: int, shares: list[int], d: int, count: int
+    ) -> int:
         """The draw of a segment at which dataset `d` comes for the time number `count`, from 0 on."""
         block, within = divmod(count, shares[d])
-        order = self._order(segment, shares, block, None)
-        return block * SHARES + int(np.flatnonzero(order == d)[within])
+        if block not in orders:
+            orders[block] = self._order(segment, shares, block, None)
+        return block * SHARES + int(np.flatnonzero(orders[block] == d)[within])
 
     def _order(
         self, segment: int, shares: list[int] | tuple[int, ...], block: int, epoch: int | None
