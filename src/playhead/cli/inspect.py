@@ -25,11 +25,12 @@ from playhead.cli.words import count, percent, printable, seconds, size
 from playhead.errors import CheckpointError, PlayheadError, PositionError
 from playhead.keras import checkpoint
 from playhead.position import Position
+from playhead.printing import HIDDEN
 
 # A position is a few kilobytes. What is much larger is a mistaken path, and not worth reading.
 _LARGEST = 16 * 2**20
 _LOOKS = 5  # a run that is going on removes old checkpoints, also the one that is being looked at
-_LEFT_OUT = ("op", "content", "kind", "code", "numpy", "drawn", "algorithm", "inputs")
+_LEFT_OUT = (*HIDDEN, "algorithm", "inputs")
 
 
 @dataclass(frozen=True)
