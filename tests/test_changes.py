@@ -343,6 +343,16 @@ def test_other_code_in_a_filter_is_a_warning_that_other_elements_follow():
     assert lists(iterator) == [6, 7, 8]
 
 
+def test_other_datasets_among_the_elements_are_another_source():
+    def build(first):
+        return Dataset.from_tensor_slices([first, Dataset.range(5, 8)]).flat_map(lambda ds: ds)
+
+    position = after(build(Dataset.range(2)), 1)
+    assert next(restored(build(Dataset.range(2)), position)) == 1
+    with pytest.raises(PipelineChanged, match="tensor_slices"):
+        restored(build(Dataset.range(100, 200)), position)
+
+
 def test_a_difference_says_what_the_user_called_the_operation():
     position = after(Dataset.range(20).shuffle(seed=1, name="days"), 2)
     with pytest.raises(PipelineChanged, match=r"seed=1 +-> seed=2 +\[days\] test_changes.py:\d+"):

@@ -288,7 +288,9 @@ def test_datasets_under_way_are_found_again_in_one_walk():
     _, position = run(build(), steps=300)
     read.clear()
     rest, _ = run(build(), steps=100, position=position)
-    assert rest == whole[300:] and len(read) <= 200  # the window of the oldest, and the one after it
+    assert (
+        rest == whole[300:] and len(read) <= 200
+    )  # the window of the oldest, and the one after it
 
 
 def test_only_what_waits_is_read_again():

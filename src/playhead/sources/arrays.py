@@ -23,6 +23,7 @@ from playhead.plan.block import (
     own,
     spec_of,
 )
+from playhead.plan.description import fingerprint, operations
 from playhead.plan.node import INFINITE, Node, Source
 from playhead.plan.places import Index, Record
 
@@ -121,6 +122,9 @@ def digest(nest: Nest) -> tuple[str, str]:
         if array.dtype.hasobject:
             for item in rows.flat:
                 raw = item.encode("utf-8", "surrogatepass") if isinstance(item, str) else item
+                inside = getattr(item, "node", None)
+                if isinstance(inside, Node):  # a dataset among the elements
+                    raw = fingerprint(operations(inside)).encode()
                 opaque = opaque or not isinstance(raw, bytes)
                 raw = raw if isinstance(raw, bytes) else b""
                 kind_of = type(item).__name__.encode()
