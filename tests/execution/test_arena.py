@@ -126,7 +126,9 @@ def test_a_region_is_free_when_the_last_view_is_gone():
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
-@pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
+@pytest.mark.filterwarnings(
+    "ignore:.*multi-threaded:DeprecationWarning", "ignore:os.fork:RuntimeWarning"
+)
 def test_what_a_forked_child_inherits_never_changes():
     arena = Arena(SIZE)
     kept = arena.empty((1000,), np.dtype(np.int64))

@@ -102,7 +102,9 @@ def test_an_array_that_dies_while_the_stock_is_in_use_is_taken_in_later():
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
-@pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
+@pytest.mark.filterwarnings(
+    "ignore:.*multi-threaded:DeprecationWarning", "ignore:os.fork:RuntimeWarning"
+)
 def test_the_stock_works_in_a_child_forked_while_it_was_in_use():
     with _stock._lock:
         child = os.fork()

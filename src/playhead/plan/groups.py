@@ -208,7 +208,7 @@ class Grouping(Node):
                 said = {"epoch": epoch, "given": given + j, "inner": None if over else place}
                 return said | (after if over else during).cursor()
 
-            made = _records_of(rows, items, node, chunk)
+            made = _records_of(items, chunk)
             bounds = np.arange(begin, begin + len(chunk) + 1) * total // last if last else None
             yield Chunk(
                 as_rows(chunk.block),
@@ -220,9 +220,7 @@ class Grouping(Node):
             given, begin = given + len(chunk), begin + len(chunk)
 
 
-def _records_of(
-    rows: tuple[Element, ...], items: list[Item], node: Node, chunk: Chunk
-) -> Callable[[int], list[Record]]:
+def _records_of(items: list[Item], chunk: Chunk) -> Callable[[int], list[Record]]:
     """The records of an element: those of the window's elements that it is made of, as far as that is known."""
 
     def trace(j: int) -> list[Record]:
