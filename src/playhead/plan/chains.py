@@ -47,6 +47,10 @@ class Link(Node):
             return parent
         return parent.base if isinstance(parent, Link) and not parent.stops else None
 
+    @property
+    def narrows(self) -> bool:
+        return not self.seekable and self.base is not None
+
     def do(self, block: Block, keys: Places, trace: Trace) -> tuple[Block, Index | None, bool]:
         """The results for elements, which of them are left (None: all), and whether the stream ends there."""
         raise NotImplementedError
@@ -88,10 +92,9 @@ def open_needed(
 ) -> Iterator[Chunk]:
     """The stream from a cursor on, where `need()` more of its elements are wanted for sure.
 
-    Links never give more elements than they look at, so these may be computed at once.
+    Where a node never gives more elements than it looks at, these may be computed at once.
     """
-    linked = isinstance(node, Link) and not node.seekable and node.base is not None
-    return node.open(cursor, compute.needing(need) if linked else compute)
+    return node.open(cursor, compute.needing(need) if node.narrows else compute)
 
 
 class GoingThrough(Job[Piece, Left]):

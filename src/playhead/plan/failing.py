@@ -41,6 +41,10 @@ class IgnoreErrors(Walked):
     def spec(self) -> Nest:
         return self.parent.spec()
 
+    @property
+    def narrows(self) -> bool:
+        return self.parent.seekable
+
     def describe(self) -> dict[str, Any]:
         return {"op": self.op}
 

@@ -190,6 +190,11 @@ class Node(ABC):
         span = (epoch, index, self.length_at(epoch))
         return (as_chunk(self, piece, block) for piece, block in compute.read(self, [span]))
 
+    @property
+    def narrows(self) -> bool:
+        """Whether it is a stream that looks at something seekable, and gives one element for each at most."""
+        return False
+
     @cached_property
     def fetchable(self) -> bool:
         """Whether `fetch` can read single elements again."""
