@@ -5,44 +5,21 @@ from __future__ import annotations
 import base64
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
 
 from playhead.errors import PipelineError, SlowResume, UnreadablePosition, warn
 from playhead.plan import randomness
-from playhead.plan.block import Element, Nest, Rows, leaves, map_nest, own, taken
+from playhead.plan.block import Element, Rows, leaves, map_nest, own, taken
 from playhead.plan.compute import Chunk, Compute, attempt
 from playhead.plan.elements import Calling, note
 from playhead.plan.functions import UserFunction
-from playhead.plan.node import UNKNOWN, Node, ordinal
+from playhead.plan.node import UNKNOWN, ordinal
 from playhead.plan.places import Cursor, has_counts, is_count
-from playhead.plan.walking import Item, items
+from playhead.plan.walking import Item, Walked, items
 
 STATE = 1 << 16  # bytes that a scan may carry
-
-
-class Walked(Node):
-    """A stream over any parent."""
-
-    @cached_property
-    def seekable(self) -> bool:
-        return False
-
-    @cached_property
-    def batches(self) -> Node | None:
-        return None
-
-    def static_spec(self) -> Nest | None:
-        return None
-
-
-def described(op: str, function: UserFunction) -> dict[str, Any]:
-    said: dict[str, Any] = {"op": op, "fn": function.name}
-    if function.identity is not None:
-        said["code"] = function.identity
-    return said
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,7 +33,7 @@ class Scan(Walked):
     initial: Element
 
     def describe(self) -> dict[str, Any]:
-        return described(self.op, self.function)
+        return self.function.said(self.op)
 
     def start_stream(self, epoch: int) -> Cursor:
         return {"at": self.parent.start(epoch), "state": to_json(self.initial)}
@@ -264,7 +241,7 @@ class RejectionResample(Walked):
         return count if count == 0 or everything else UNKNOWN
 
     def describe(self) -> dict[str, Any]:
-        said = described(self.op, self.function) | {"target": list(self.target), "seed": self.seed}
+        said = self.function.said(self.op) | {"target": list(self.target), "seed": self.seed}
         if self.initial is not None:
             said["initial"] = list(self.initial)
         if self.drawn:

@@ -27,8 +27,26 @@ def require_seekable(node: Node, op: str) -> None:
         raise PipelineError(f"{op} over an endless dataset", help=f"put {op} before repeat")
 
 
+class Chosen(Node):
+    """Single elements of the parent, in any order."""
+
+    def spec(self) -> Nest:
+        return self.parent.spec()
+
+    @property
+    def countable(self) -> bool:
+        return self.parent.weight == 1
+
+    def count_records(self, index: int) -> int:
+        return index
+
+
+def _digest(array: np.ndarray[Any, Any]) -> str:
+    return hashlib.blake2b(array.tobytes(), digest_size=8).hexdigest()
+
+
 @dataclass(frozen=True, eq=False)
-class Select(Node):
+class Select(Chosen):
     """The parent's elements at `indices`, in that order; any may come several times."""
 
     op: ClassVar[str] = "select"
@@ -48,23 +66,12 @@ class Select(Node):
     def cardinality(self) -> int:
         return len(self.indices)
 
-    def spec(self) -> Nest:
-        return self.parent.spec()
-
     def locate(self, places: Places) -> Located:
         return self.parent.locate(Places(places.epoch, self.indices[places.index]))
 
-    @property
-    def countable(self) -> bool:
-        return self.parent.weight == 1
-
-    def count_records(self, index: int) -> int:
-        return index
-
     @cached_property
     def content(self) -> str:
-        raw = self.indices.astype("<i8").tobytes()
-        return hashlib.blake2b(raw, digest_size=8).hexdigest()
+        return _digest(self.indices.astype("<i8"))
 
     def describe(self) -> dict[str, Any]:
         return {"op": self.op, "count": len(self.indices), "content": self.content}
@@ -90,7 +97,7 @@ def indices_of(indices: Any, length: int | None) -> Index:
 
 
 @dataclass(frozen=True, eq=False)
-class Resample(Node):
+class Resample(Chosen):
     """`count` elements of the parent, each drawn with a probability in proportion to its weight.
 
     Draw i of epoch e is a function of (seed, e, i): the first element at which the running sum of the weights
@@ -129,9 +136,6 @@ class Resample(Node):
     def _wide(self) -> int:
         return randomness.wide_key(self.seed, self.op, ordinal(self))
 
-    def spec(self) -> Nest:
-        return self.parent.spec()
-
     def locate(self, places: Places) -> Located:
         drawn = randomness.uniform(self._wide, places.epochs(), places.index)
         running = self._running
@@ -140,17 +144,9 @@ class Resample(Node):
         index = np.minimum(np.asarray(chosen, np.int64), last)
         return self.parent.locate(Places(places.epoch, index))
 
-    @property
-    def countable(self) -> bool:
-        return self.parent.weight == 1
-
-    def count_records(self, index: int) -> int:
-        return index
-
     @cached_property
     def content(self) -> str:
-        raw = self.weights.astype("<f8").tobytes()
-        return hashlib.blake2b(raw, digest_size=8).hexdigest()
+        return _digest(self.weights.astype("<f8"))
 
     def describe(self) -> dict[str, Any]:
         said: dict[str, Any] = {"op": self.op, "count": self.count, "seed": self.seed}

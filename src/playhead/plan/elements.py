@@ -72,9 +72,7 @@ class Map(Link):
         return None
 
     def describe(self) -> dict[str, Any]:
-        said: dict[str, Any] = {"op": self.op, "fn": self.function.name}
-        if self.function.identity is not None:
-            said["code"] = self.function.identity
+        said = self.function.said(self.op)
         if self.function.decided is not None:
             said["form"] = self.function.decided
         return said
@@ -220,10 +218,7 @@ class Filter(Link):
         return self.parent.spec()
 
     def describe(self) -> dict[str, Any]:
-        said: dict[str, Any] = {"op": self.op, "fn": self.function.name}
-        if self.function.identity is not None:
-            said["code"] = self.function.identity
-        return said
+        return self.function.said(self.op)
 
     def walk(self, cursor: Cursor, compute: Compute) -> Iterator[Chunk]:
         if self.base is not None:

@@ -10,10 +10,10 @@ import numpy as np
 
 from playhead import errors
 from playhead.plan.block import Block, Nest, join
-from playhead.plan.carried import Walked
 from playhead.plan.compute import Chunk, Compute, Job, attempt
 from playhead.plan.node import UNKNOWN, Piece, as_chunk, pieces
 from playhead.plan.places import Cursor, Index, Record
+from playhead.plan.walking import Walked
 
 # Not about one element: to leave it out would hide that nothing can go on.
 SERIOUS = (

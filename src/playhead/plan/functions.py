@@ -100,6 +100,11 @@ class UserFunction:
         """ "3.11:" and a digest of the code; None where it cannot be told."""
         return identity(self.fn)
 
+    def said(self, op: str) -> dict[str, Any]:
+        """What a description says of an operation with it."""
+        said: dict[str, Any] = {"op": op, "fn": self.name}
+        return said if self.identity is None else said | {"code": self.identity}
+
     @property
     def spec(self) -> Nest | None:
         """What it returns, where a trace has told."""

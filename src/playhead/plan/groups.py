@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
@@ -19,7 +18,7 @@ from playhead.plan.nested import made_by, open_inside
 from playhead.plan.node import UNKNOWN, Node, Source
 from playhead.plan.places import Cursor, Index, Places, Record, is_count
 from playhead.plan.waiting import Step, Waiter, Waiting, fits_waiting, start_waiting
-from playhead.plan.walking import Item, as_rows
+from playhead.plan.walking import Item, Walked, as_rows
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,7 +45,7 @@ class Gathered(Source):
 
 
 @dataclass(frozen=True, eq=False)
-class Grouping(Node):
+class Grouping(Walked):
     """Elements wait by the key that `function` gives them; as many as `size(key)` become a dataset.
 
     What `reduce(key, elements)` makes of it follows at once. At the end come the windows that are not full,
@@ -63,17 +62,6 @@ class Grouping(Node):
     def cardinality(self) -> int:
         return 0 if self.parent.cardinality == 0 else UNKNOWN
 
-    @cached_property
-    def seekable(self) -> bool:
-        return False
-
-    @cached_property
-    def batches(self) -> Node | None:
-        return None
-
-    def static_spec(self) -> Nest | None:
-        return None
-
     def size(self, key: int) -> int:
         raise NotImplementedError
 
@@ -85,10 +73,7 @@ class Grouping(Node):
         return int(value)
 
     def describe(self) -> dict[str, Any]:
-        said: dict[str, Any] = {"op": self.op, "fn": self.function.name}
-        if self.function.identity is not None:
-            said["code"] = self.function.identity
-        return said
+        return self.function.said(self.op)
 
     def start_stream(self, epoch: int) -> Cursor:
         start = {"epoch": epoch, "given": 0, "inner": None}

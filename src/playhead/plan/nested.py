@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
 
 from playhead.errors import PipelineError, UnreadablePosition, UnrepeatableFunction
-from playhead.plan.block import Nest, Rows
+from playhead.plan.block import Rows
 from playhead.plan.compute import Chunk, Compute
 from playhead.plan.description import unseeded, with_changes
 from playhead.plan.elements import note
@@ -19,12 +19,12 @@ from playhead.plan.node import UNKNOWN, Node, Serial
 from playhead.plan.permutation import GOLDEN, mix
 from playhead.plan.places import Cursor, Places, Record, has_counts, is_count
 from playhead.plan.randomness import key as mixed_seed
-from playhead.plan.walking import Item, as_rows, first_item, fixed, walked
+from playhead.plan.walking import Item, Walked, as_rows, first_item, fixed, walked
 
 SMALL = 1024  # elements of an inner dataset that are not worth a worker
 
 
-class Nesting(Node):
+class Nesting(Walked):
     """A stream of the elements of inner datasets."""
 
     runs_user_code: ClassVar[bool] = True
@@ -36,22 +36,8 @@ class Nesting(Node):
     def cardinality(self) -> int:
         return 0 if self.parent.cardinality == 0 else UNKNOWN
 
-    @cached_property
-    def seekable(self) -> bool:
-        return False
-
-    @cached_property
-    def batches(self) -> Node | None:
-        return None
-
-    def static_spec(self) -> Nest | None:
-        return None
-
     def describe(self) -> dict[str, Any]:
-        said: dict[str, Any] = {"op": self.op, "fn": self.function.name}
-        if self.function.identity is not None:
-            said["code"] = self.function.identity
-        return said
+        return self.function.said(self.op)
 
     def inside(self, item: Item) -> Node:
         """The dataset that the function makes of an element."""

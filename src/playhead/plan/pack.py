@@ -11,7 +11,6 @@ import numpy as np
 
 from playhead.errors import ElementError, PipelineError, UnreadablePosition
 from playhead.plan.block import ArraySpec, Element, Nest
-from playhead.plan.carried import Walked
 from playhead.plan.compute import Chunk, Compute
 from playhead.plan.documents import ADDED, Tokens, is_numeric, require_free, row_of, tokens_of
 from playhead.plan.elements import note
@@ -19,7 +18,7 @@ from playhead.plan.lanes import Concat, Document, FirstFit, Lane, Part
 from playhead.plan.node import INFINITE, UNKNOWN
 from playhead.plan.places import Cursor, Record, has_counts, is_count
 from playhead.plan.waiting import Moment, Step, Waiting, fits_waiting, start_waiting
-from playhead.plan.walking import Item, one
+from playhead.plan.walking import Item, Walked, one
 
 METHODS = ("concat", "first_fit")
 

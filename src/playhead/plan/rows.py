@@ -25,7 +25,6 @@ from playhead.plan.block import (
     map_nest,
     named_leaves,
 )
-from playhead.plan.carried import Walked
 from playhead.plan.compute import Chunk, Compute
 from playhead.plan.elements import Map, note
 from playhead.plan.nested import inner_keys
@@ -33,7 +32,7 @@ from playhead.plan.node import INFINITE, UNKNOWN, Node
 from playhead.plan.order import Repeat, Shuffle, Slice
 from playhead.plan.places import Cursor, Index, Keyed, Located, Places, Record
 from playhead.plan.prefetch import Prefetch
-from playhead.plan.walking import Item, fixed, one, walked
+from playhead.plan.walking import Item, Walked, fixed, one, walked
 
 
 def rows_in(element: Element, op: str) -> int:

@@ -4,14 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 
 import numpy as np
 
-from playhead.plan.block import Block, Element, Rows
+from playhead.plan.block import Block, Element, Nest, Rows
 from playhead.plan.compute import Chunk, Compute
 from playhead.plan.node import Node
 from playhead.plan.places import Cursor, Places, Record
+
+
+class Walked(Node):
+    """A stream over any parent."""
+
+    @cached_property
+    def seekable(self) -> bool:
+        return False
+
+    @cached_property
+    def batches(self) -> Node | None:
+        return None
+
+    def static_spec(self) -> Nest | None:
+        return None
 
 
 @dataclass(frozen=True, slots=True)

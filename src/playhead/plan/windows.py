@@ -14,13 +14,12 @@ import numpy as np
 from playhead.plan import randomness
 from playhead.plan.batches import Grouped
 from playhead.plan.block import Block, Element, Nest, Rows
-from playhead.plan.carried import Walked
 from playhead.plan.chains import open_needed
 from playhead.plan.compute import Chunk, Compute
 from playhead.plan.node import INFINITE, UNKNOWN, Node, ordinal
 from playhead.plan.permutation import permute
 from playhead.plan.places import Cursor, Located, Places, has_counts
-from playhead.plan.walking import Item, fixed, items, one, walked
+from playhead.plan.walking import Item, Walked, fixed, items, one, walked
 
 
 @dataclass(frozen=True, eq=False)
