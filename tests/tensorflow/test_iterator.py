@@ -385,11 +385,6 @@ def test_what_no_tensor_holds_is_named() -> None:
         _ = it.element_spec
 
 
-def test_a_strategy_is_refused_for_now() -> None:
-    with pytest.raises(PipelineError, match="strategy"):
-        ph.tensorflow.iterator(digits(), strategy=tf.distribute.OneDeviceStrategy("/CPU:0"))
-
-
 def test_a_dropped_iterator_is_freed_and_a_closed_one_is_at_its_end() -> None:
     it = ph.tensorflow.iterator(digits().prefetch(2))
 

@@ -10,8 +10,11 @@ import numpy as np
 import tensorflow as tf
 
 from playhead.errors import PipelineError, UnequalElements
+from playhead.plan.aligned import ALIGNMENT, aligned_copy
 from playhead.plan.block import ArraySpec, Element, Nest, map_nest, named_leaves, object_array
+from playhead.plan.description import unseeded
 from playhead.plan.node import INFINITE, UNKNOWN, Node
+from playhead.tensorflow.agreement import tasks
 
 if TYPE_CHECKING:
     from playhead.dataset import Dataset
@@ -30,6 +33,21 @@ def to_tf(ds: Dataset, output_signature: Nest | None = None) -> tf.data.Dataset:
     [0, 1, 2]
     """
     require_dataset(ds, "to_tf")
+    if ds.node.parted:
+        raise PipelineError(
+            "to_tf of a dataset that is split: a strategy would shard it once more, and train on a fraction "
+            "of the data",
+            help="playhead.tensorflow.iterator(ds, strategy=strategy) over the whole dataset gives each "
+            "replica its part; for strategy.distribute_datasets_from_function, "
+            "playhead.tensorflow.dataset_fn(ds)",
+        )
+    random = unseeded(ds.node)
+    if random is not None and len(tasks()) > 1:
+        raise PipelineError(
+            f"to_tf among several workers: {random.op} ({random.info.where}) has no seed, so each would read "
+            "in an order of its own, and a strategy that shares the batches out would lose rows",
+            help="give it seed=, or ds.seed(n)",
+        )
     signature = output_signature
     if signature is None:
         signature = type_specs(eagerly(lambda: ds.element_spec))
@@ -104,9 +122,22 @@ def as_tensors(element: Element) -> Nest:
 def _as_tensor(path: str, leaf: Any) -> tf.Tensor:
     text = isinstance(leaf, str | bytes) or (isinstance(leaf, np.ndarray) and leaf.dtype == object)
     try:
+        if isinstance(leaf, np.ndarray) and leaf.dtype.kind in "biufc":
+            return _over(leaf)
         return tf.constant(leaf, tf.string if text else None)
     except (TypeError, ValueError):
         raise _no_tensor(path, _kind(leaf)) from None
+
+
+def _over(array: np.ndarray[Any, Any]) -> tf.Tensor:
+    """A tensor over an array's own memory, where TensorFlow can compute there, else over a copy of it."""
+    flags = array.flags
+    if not (flags.c_contiguous and flags.writeable and array.ctypes.data % ALIGNMENT == 0):
+        array = aligned_copy(array)
+    try:
+        return tf.experimental.dlpack.from_dlpack(array.__dlpack__())
+    except BufferError:  # another byte order, or a dtype that DLPack has not
+        return tf.constant(array)
 
 
 def as_numpy(leaf: Any) -> Any:

@@ -10,24 +10,22 @@ from __future__ import annotations
 import weakref
 from collections.abc import Iterable
 from collections.abc import Iterator as IteratorABC
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Self, SupportsInt
 
 import numpy as np
 import tensorflow as tf
 
-from playhead.errors import CheckpointError, PipelineError, WrongDoor
-from playhead.plan.block import Nest, leaves, map_nest
-from playhead.tensorflow.convert import (
-    as_tensors,
-    eagerly,
-    fitting,
-    require_dataset,
-    type_specs,
-)
+from playhead.errors import WrongDoor
+from playhead.plan.block import Element, Nest, leaves, map_nest
+from playhead.tensorflow.agreement import Agreement, require_counted
+from playhead.tensorflow.convert import eagerly, fitting, require_dataset
+from playhead.tensorflow.distribute import Share, replicas_of
+from playhead.tensorflow.snapshot import save_now
 
 if TYPE_CHECKING:
     from playhead.dataset import Dataset
-    from playhead.iterator import OnChange
+    from playhead.iterator import OnChange, _State
     from playhead.position import Position
 
 _CPU = "/CPU:0"
@@ -42,6 +40,11 @@ def iterator(
 ) -> Iterator:
     """An iterator over `epochs` passes of `ds`, endless unless said, whose position a checkpoint saves.
 
+    strategy: `ds` yields whole batches, and `next` a `tf.distribute.DistributedValues` with each replica's
+    part of one, which `strategy.run` takes. Each worker process reads its part only (a stream: all of it). The
+    position is that of the whole batches: save it in one process, restore it in any number. Raises
+    `PipelineError` for a dataset that is split already, for random operations without a seed under several
+    workers, and for strategies other than OneDevice, Mirrored and MultiWorkerMirrored.
     step: the loop's own counter of batches taken, for instance the `tf.Variable` in the same checkpoint.
     Where it and the data disagree, the first `next` after restoring raises `CheckpointError`.
 
@@ -56,16 +59,11 @@ def iterator(
     (6, 2)
     """
     require_dataset(ds, "iterator")
-    if strategy is not None:
-        raise PipelineError(
-            "iterator(strategy=...): this version reads for one replica only",
-            help="leave strategy out; each replica would need its part of the batch",
-        )
-    return Iterator(ds, epochs, step)
+    return Iterator(Share.of(ds, replicas_of(strategy)), epochs, step)
 
 
 class Iterator(tf.train.experimental.PythonState, tf.distribute.DistributedIterator):  # type: ignore[misc]
-    """Elements of a dataset as nests of tensors. Made by `iterator`.
+    """Elements of a dataset as nests of tensors, or of what each replica takes of them. Made by `iterator`.
 
     It opens at its first `next`, so it may be restored before or after it was made part of a checkpoint. Its
     state is one line of JSON. A `tf.function` takes it as an argument or from outside; there, as with
@@ -75,10 +73,15 @@ class Iterator(tf.train.experimental.PythonState, tf.distribute.DistributedItera
     # Derived from TensorFlow's iterator interface so that autograph turns `for batch in it` into a loop in
     # the graph.
 
-    def __init__(self, ds: Dataset, epochs: int | None, step: SupportsInt | None) -> None:
-        self._iterator = ds.iterator(epochs=epochs)
+    def __init__(self, share: Share, epochs: int | None, step: SupportsInt | None) -> None:
+        self._share = share
+        self._replicas = replicas = share.replicas
+        self._iterator = share.read.iterator(epochs=epochs)
         self._step = step
-        self._unchecked = step is not None
+        self._unchecked = True
+        self._agreement = None
+        if replicas.workers > 1:
+            self._agreement = Agreement(replicas.worker, replicas.workers)
         self._specs: Nest | None = None
         self._in_graphs: tf.data.Iterator | None = None
 
@@ -93,8 +96,28 @@ class Iterator(tf.train.experimental.PythonState, tf.distribute.DistributedItera
     def __next__(self) -> Nest:
         if tf.inside_function():
             return self._next_in_graph()
+        _refuse_in_replica()
         self._check(self._step)
-        return as_tensors(next(self._iterator))
+        before = self._iterator._state
+        return self._tensors(next(self._iterator), before)
+
+    def _tensors(self, element: Element, before: _State) -> Nest:
+        with self._counted_only_if_handed_out(before):
+            return self._replicas.tensors(self._parts(element), lambda: self._part_specs)
+
+    def _parts(self, element: Element) -> list[Element]:
+        """What the replicas here take of an element that was just delivered."""
+        state = self._iterator._state
+        return self._share.parts(element, self._iterator._node, state.epoch, state.inner - 1)
+
+    @contextmanager
+    def _counted_only_if_handed_out(self, before: _State) -> IteratorABC[None]:
+        """Where an element that was read cannot be given to the loop, the next `next` tries it again."""
+        try:
+            yield
+        except BaseException:
+            self._iterator.load_state_dict(self._iterator._position(before))
+            raise
 
     def get_next(self) -> Nest:
         """The next element. Raises `tf.errors.OutOfRangeError` at the end."""
@@ -111,14 +134,21 @@ class Iterator(tf.train.experimental.PythonState, tf.distribute.DistributedItera
         """The next element, or at the end none, as a `tf.experimental.Optional`."""
         if not tf.inside_function():
             try:
-                return tf.experimental.Optional.from_value(self._shaped(list(leaves(next(self)))))
+                return tf.experimental.Optional.from_value(self._declared(next(self)))
             except StopIteration:
                 return tf.experimental.Optional.empty(self.element_spec)
         ended, flat = self._pull_in_graph()
         return tf.cond(
             ended,
             lambda: tf.experimental.Optional.empty(self.element_spec),
-            lambda: tf.experimental.Optional.from_value(self._shaped(flat)),
+            lambda: tf.experimental.Optional.from_value(self._value(flat)),
+        )
+
+    def _declared(self, value: Nest) -> Nest:
+        if self._replicas.wrapped:
+            return value
+        return map_nest(
+            lambda leaf, spec: tf.ensure_shape(leaf, spec.shape), value, self._part_specs
         )
 
     def epochs(self) -> IteratorABC[IteratorABC[Nest]]:
@@ -131,12 +161,15 @@ class Iterator(tf.train.experimental.PythonState, tf.distribute.DistributedItera
 
     def _tensors_of(self, epoch: IteratorABC[Any]) -> IteratorABC[Nest]:
         self._check(self._step)
+        before = self._iterator._state
         for element in epoch:
-            yield as_tensors(element)
+            yield self._tensors(element, before)
+            before = self._iterator._state
 
     # --- in a graph -------------------------------------------------------------------------------------
 
     def _next_in_graph(self) -> Nest:
+        _refuse_in_replica()
         ended, flat = self._pull_in_graph()
 
         def stop() -> tf.Tensor:
@@ -145,10 +178,10 @@ class Iterator(tf.train.experimental.PythonState, tf.distribute.DistributedItera
         with tf.device(_CPU):
             stopped = tf.cond(ended, stop, lambda: tf.constant(False))
         with tf.control_dependencies([stopped]):
-            return self._shaped([tf.identity(leaf) for leaf in flat])
+            return self._value([tf.identity(leaf) for leaf in flat])
 
     def _pull_in_graph(self) -> tuple[tf.Tensor, list[tf.Tensor]]:
-        """Whether the end is reached, and the leaves of the next element (empty ones at the end)."""
+        """Whether the end is reached, and the leaves of each replica's part (empty ones at the end)."""
         checks = []
         with tf.device(_CPU):
             if isinstance(self._step, tf.Variable):
@@ -161,13 +194,13 @@ class Iterator(tf.train.experimental.PythonState, tf.distribute.DistributedItera
     def _carrier(self) -> tf.data.Iterator:
         """The tf.data iterator that brings elements into graphs. It has no end and no state of its own."""
         if self._in_graphs is None:
-            specs = self.element_spec
+            specs = list(leaves(self._part_specs)) * len(self._replicas.devices)
             options = tf.data.Options()
             options.autotune.enabled = False
             options.threading.private_threadpool_size = 1
             with tf.init_scope(), tf.device(_CPU):
                 carried = tf.data.Dataset.from_generator(
-                    _Carried(self), output_signature=(tf.TensorSpec((), tf.bool), *leaves(specs))
+                    _Carried(self), output_signature=(tf.TensorSpec((), tf.bool), *specs)
                 )
                 self._in_graphs = iter(carried.with_options(options))
         return self._in_graphs
@@ -175,29 +208,49 @@ class Iterator(tf.train.experimental.PythonState, tf.distribute.DistributedItera
     def _pull(self) -> tuple[Any, ...]:
         if not isinstance(self._step, tf.Variable):
             self._check(self._step)
-        specs = self.element_spec
+        specs = self._part_specs
+        before = self._iterator._state
         try:
             element = next(self._iterator)
         except StopIteration:
-            return (True, *(_nothing(spec) for spec in leaves(specs)))
-        return (False, *fitting(element, specs))
+            nothing = [_nothing(spec) for spec in leaves(specs)]
+            return (True, *(nothing * len(self._replicas.devices)))
+        with self._counted_only_if_handed_out(before):
+            flat = [leaf for part in self._parts(element) for leaf in fitting(part, specs)]
+        return (False, *flat)
 
-    def _shaped(self, flat: list[tf.Tensor]) -> Nest:
+    def _value(self, flat: list[tf.Tensor]) -> Nest:
+        """The next value in a graph, of the leaves of its parts."""
         each = iter(flat)
-        return map_nest(lambda spec: tf.ensure_shape(next(each), spec.shape), self.element_spec)
+        parts = [
+            map_nest(lambda spec: tf.ensure_shape(next(each), spec.shape), self._part_specs)
+            for _ in self._replicas.devices
+        ]
+        return self._replicas.value(parts, self._part_specs)
 
     # --- where it stands --------------------------------------------------------------------------------
 
     @property
     def element_spec(self) -> Nest:
-        """The nest of `tf.TensorSpec` of an element; reads one where a Python function decides."""
+        """The nest of types of what `next` gives; reads an element where a Python function decides.
+
+        A `tf.TensorSpec` for each leaf, or for more than one replica a `PerReplicaSpec` of one for each: with
+        None for the first axis where parts may differ in length. It fits a `tf.function`'s `input_signature`.
+        """
+        return self._replicas.element_spec(self._part_specs)
+
+    @property
+    def _part_specs(self) -> Nest:
         if self._specs is None:
-            self._specs = type_specs(eagerly(lambda: self._iterator.dataset.element_spec))
+            whole = eagerly(lambda: self._share.whole.element_spec)
+            self._specs = self._replicas.specs(whole)
         return self._specs
 
     @property
     def dataset(self) -> Dataset:
-        """The dataset that is read: with adopted seeds, where it was restored."""
+        """The dataset that is read: with adopted seeds, where it was restored. Under several workers, the part
+        that this one reads, or all of it.
+        """
         return self._iterator.dataset
 
     @property
@@ -223,25 +276,35 @@ class Iterator(tf.train.experimental.PythonState, tf.distribute.DistributedItera
     ) -> None:
         """Go on where `state` was saved; see `playhead.Iterator.load_state_dict`."""
         self._iterator.load_state_dict(state, on_change=on_change, override=override)
-        self._unchecked = self._step is not None
+        self._unchecked = True
 
     def close(self) -> None:
         """End here: no thread and no file is left. Restoring opens it again."""
         self._iterator.close()
 
-    def _check(self, step: SupportsInt | None) -> None:
-        """Once after each restoring: the loop's own counter against the data's."""
-        if not self._unchecked or step is None:
-            return
-        counted, taken = int(step), self._iterator.position.step
-        if counted != taken:
-            raise CheckpointError(
-                f"the loop stands at step {counted}, its data at step {taken}",
-                help="save and restore both in one tf.train.Checkpoint(step=step, data=it), and count a step "
-                "after its batch was taken",
-                step=counted,
-                position=taken,
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        """Close; an error that came of a lost worker is told what to do."""
+        self.close()
+        lost = isinstance(error, tf.errors.UnavailableError | tf.errors.AbortedError)
+        if lost and error is not None and self._replicas.workers > 1:
+            error.add_note(
+                f"playhead: a worker was lost after step {self.position.step} of the data. Start all "
+                f"{self._replicas.workers} again (or another number of them): restored from the last "
+                "checkpoint they go on exactly there"
             )
+
+    def _check(self, step: SupportsInt | None) -> None:
+        """Once after each restoring: the other workers, and the loop's own counter, against the data."""
+        if not self._unchecked:
+            return
+        position = self._iterator.position
+        if self._agreement is not None:
+            self._agreement.require(position)
+        self._share.require_last(self._iterator._node, position.epoch)
+        require_counted(step, position)
         self._unchecked = False
 
     # --- saving and restoring, as tf.train.Checkpoint asks for it ---------------------------------------
@@ -256,31 +319,10 @@ class Iterator(tf.train.experimental.PythonState, tf.distribute.DistributedItera
 
     def _copy_trackable_to_cpu(self, object_map: Any) -> None:
         """The position at this moment, for an asynchronous save that writes it later, in another thread."""
-        if self not in object_map:
-            with tf.init_scope():
-                object_map[self] = _Snapshot()
-        # After the first save TensorFlow runs this as a graph.
-        inside = tf.inside_function()
-        line = tf.numpy_function(self.serialize, [], tf.string) if inside else self.serialize()
-        object_map[self].line.assign(line)
+        save_now(self, object_map)
 
     def __repr__(self) -> str:
         return f"<playhead.tensorflow.Iterator over {self._iterator!r}>"
-
-
-class _Snapshot(tf.train.experimental.PythonState):  # type: ignore[misc]
-    """The position of an iterator as it was when an asynchronous save began."""
-
-    def __init__(self) -> None:
-        with tf.device(_CPU):
-            self.line = tf.Variable("", trainable=False, dtype=tf.string, shape=())
-
-    def serialize(self) -> bytes:
-        line: bytes = self.line.numpy()
-        return line
-
-    def deserialize(self, string_value: str | bytes) -> None:
-        self.line.assign(string_value)
 
 
 class _Carried:
@@ -327,6 +369,14 @@ def _nothing(spec: tf.TensorSpec) -> Any:
     shape = [0 if size is None else size for size in spec.shape]
     fill = b"" if spec.dtype == tf.string else 0
     return np.full(shape, fill, spec.dtype.as_numpy_dtype)
+
+
+def _refuse_in_replica() -> None:
+    if tf.distribute.has_strategy() and tf.distribute.get_replica_context() is not None:
+        raise WrongDoor(
+            "next was called inside strategy.run, where each replica would take a whole batch",
+            help="take it outside: strategy.run(step_fn, args=(next(it),))",
+        )
 
 
 def _refuse_in_graph(what: str, instead: str) -> None:
