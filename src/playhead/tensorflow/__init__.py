@@ -11,7 +11,17 @@
 from __future__ import annotations
 
 from playhead.tensorflow.convert import to_tf
+from playhead.tensorflow.dataset_fn import DatasetFn, dataset_fn
 from playhead.tensorflow.device import prefetch_to_device
+from playhead.tensorflow.estimator import input_fn
 from playhead.tensorflow.iterator import Iterator, iterator
 
-__all__ = ["Iterator", "iterator", "prefetch_to_device", "to_tf"]
+__all__ = [
+    "DatasetFn",
+    "Iterator",
+    "dataset_fn",
+    "input_fn",
+    "iterator",
+    "prefetch_to_device",
+    "to_tf",
+]
