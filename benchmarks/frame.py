@@ -40,6 +40,7 @@ NAMES = (
     "sleep",
     "busy",
     "ints",
+    "fit",
     "first_batch",
     "saving",
     "saved_size",

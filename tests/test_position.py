@@ -343,5 +343,22 @@ def test_slow_resume_is_a_warning_of_playheads():
     assert issubclass(SlowResume, UserWarning)
 
 
+@pytest.mark.skipif(os.name != "posix", reason="modes are of POSIX")
+def test_a_saved_position_has_the_mode_that_open_gives(tmp_path):
+    position = Dataset.range(3).iterator().position
+    before = os.umask(0o027)
+    try:
+        position.save(tmp_path / "new")
+        (tmp_path / "old").write_text("")
+        (tmp_path / "old").chmod(0o604)
+        position.save(tmp_path / "old")
+    finally:
+        os.umask(before)
+    assert (tmp_path / "new").stat().st_mode & 0o777 == 0o640
+    assert (tmp_path / "old").stat().st_mode & 0o777 == 0o604
+    assert Position.load(tmp_path / "old") == position
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["new", "old"]
+
+
 if __name__ == "__main__":
     write_golden()

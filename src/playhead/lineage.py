@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 def trace(run: Position | str | os.PathLike[str], dataset: Dataset, *, step: int) -> list[Record]:
     """The records of the `step`th element of a run: a position, or the path of a run or of a saved position.
 
-    A run's path is the `checkpoint` directory of `playhead.keras.fit`. `dataset` is the pipeline of that
+    A run's path is the `checkpoint` of `playhead.keras.fit`, a directory or a URL. `dataset` is the pipeline of that
     time: drawn seeds are adopted from the position, and where the run went through several pipelines
     (`on_change="from_here"`), the one that made this step is compared.
     Raises `PipelineChanged` where `dataset` is another, `OutOfReach` for a step never made.
     """
-    position = run if isinstance(run, Position) else _saved(Path(run))
+    position = run if isinstance(run, Position) else _saved(run)
     if not 1 <= step <= position.step:
         raise OutOfReach(f"the run made steps 1 to {position.step}, not {step}", step=step)
     if not dataset.seekable:
@@ -52,9 +52,9 @@ def trace(run: Position | str | os.PathLike[str], dataset: Dataset, *, step: int
     return _trace(position, dataset, step)
 
 
-def _saved(path: Path) -> Position:
-    """What was saved last in a run's directory, or in a file."""
-    if not path.is_dir():
+def _saved(path: str | os.PathLike[str]) -> Position:
+    """What was saved last in a run's directory, here or on an object store, or in a file."""
+    if "://" not in os.fspath(path) and not Path(path).is_dir():
         return Position.load(path)
     _, state = importlib.import_module("playhead.keras.checkpoint").latest(path)
     return Position.from_dict(state["position"])

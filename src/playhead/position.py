@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
-import tempfile
+import stat
+import uuid
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -207,16 +209,21 @@ def _is_place(value: Any) -> bool:
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """A temporary file beside `path`, fsync, rename, fsync of the directory."""
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
+    """A temporary file beside `path`, fsync, rename, fsync of the directory.
+
+    Its mode is what `open(path, "wb")` would have left: that of the file that was there, else the umask's.
+    """
+    temporary = path.with_name(f".{path.name}-{uuid.uuid4().hex}")
     try:
-        with os.fdopen(handle, "wb") as file:
+        with open(temporary, "xb") as file:
+            with contextlib.suppress(FileNotFoundError):
+                os.chmod(temporary, stat.S_IMODE(os.stat(path).st_mode))
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
     except BaseException:
-        Path(temporary).unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise
     sync_directory(path.parent)
 

@@ -18,7 +18,7 @@ import pytest
 
 import playhead as ph
 from playhead.errors import CheckpointError, NewerFormat, PlayheadWarning
-from playhead.keras import checkpoint, lock
+from playhead.keras import checkpoint, lock, storage
 
 ARRAYS = {
     "model": [
@@ -31,7 +31,9 @@ ARRAYS = {
 
 
 def save(root: Path, step: int, *, keep: int = 2, **state: Any) -> Path:
-    return checkpoint.write(root, step, {"step": step, **state}, ARRAYS, keep=keep)
+    directory = checkpoint.write(root, step, {"step": step, **state}, ARRAYS, keep=keep)
+    assert isinstance(directory, Path)
+    return directory
 
 
 def test_what_is_read_is_what_was_written(tmp_path: Path) -> None:
@@ -46,6 +48,31 @@ def test_what_is_read_is_what_was_written(tmp_path: Path) -> None:
             assert read_name == name
             assert read.dtype == value.dtype and read.shape == value.shape
             assert read.tobytes() == value.tobytes()
+
+
+@pytest.mark.skipif(os.name != "posix", reason="modes are of POSIX")
+def test_a_save_has_the_modes_that_the_umask_leaves(tmp_path: Path) -> None:
+    before = os.umask(0o027)
+    try:
+        directory = save(tmp_path / "run", 2)
+    finally:
+        os.umask(before)
+    modes = {path.name: path.stat().st_mode & 0o777 for path in (directory, *directory.iterdir())}
+    assert modes.pop(directory.name) == 0o750
+    assert set(modes.values()) == {0o640}
+
+
+def test_the_arrays_are_a_file_that_numpy_reads(tmp_path: Path) -> None:
+    with np.load(save(tmp_path, 2) / "arrays.npz", allow_pickle=False) as file:
+        assert file["model/00000"].tolist() == [[0, 1, 2], [3, 4, 5]]
+        assert file["optimizer/00000"] == 2**40
+
+
+def test_a_save_that_cannot_be_written_leaves_nothing_behind(tmp_path: Path) -> None:
+    save(tmp_path, 2)
+    with pytest.raises(CheckpointError, match="dtype object"):
+        checkpoint.write(tmp_path, 4, {}, {"model": [("a", np.array([{}], object))]}, keep=1)
+    assert [path.name for path in tmp_path.iterdir()] == ["step-0000000002"]
 
 
 def test_dtypes_from_outside_numpy_survive(tmp_path: Path) -> None:
@@ -144,7 +171,7 @@ def left(root: Path, *, hours: float = 0, **of: Any) -> Path:
     code = (
         "import sys, os\n"
         "from playhead.keras import checkpoint\n"
-        "checkpoint.os.rename = lambda *paths: os._exit(9)\n"
+        "os.rename = lambda *paths: os._exit(9)\n"
         "checkpoint.write(sys.argv[1], 9, {}, {}, keep=1)"
     )
     before = set(root.iterdir())
@@ -165,18 +192,17 @@ def test_what_a_killed_save_left_is_swept_away(tmp_path: Path) -> None:
     save(tmp_path, 2)
     left(tmp_path)
     assert [p.name for p in checkpoint.saves(tmp_path)] == ["step-0000000002"]
-    checkpoint.sweep(tmp_path)
+    storage.at(tmp_path).sweep()
     assert sorted(p.name for p in tmp_path.iterdir()) == ["step-0000000002"]
 
 
 def test_what_another_process_may_still_be_writing_stays(tmp_path: Path) -> None:
     elsewhere, mine = left(tmp_path, host="pod-7.1"), left(tmp_path, pid=os.getpid())
     old = left(tmp_path, host="pod-7.1", hours=30)
-    checkpoint.sweep(tmp_path)
+    storage.at(tmp_path).sweep()
     assert set(tmp_path.iterdir()) == {elsewhere, mine} and not old.exists()
-    checkpoint.sweep(
-        tmp_path, alone=True
-    )  # nobody else on this machine is at it: the number is reused
+    # Nobody else on this machine is at it: the number is reused.
+    storage.at(tmp_path).sweep(alone=True)
     assert set(tmp_path.iterdir()) == {elsewhere}
 
 

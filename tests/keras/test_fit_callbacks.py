@@ -212,3 +212,99 @@ def test_the_time_per_step_of_a_resumed_epoch_is_that_of_the_steps_done_here(
     assert checkpoint.latest(tmp_path)[1]["step"] == 5
     bar = logger.progbar  # it has seen steps 4 and 5; the first of a process is not counted
     assert bar._estimate_step_duration(6, bar._time_after_first_step + 10.0) == 5.0
+
+
+def test_every_callback_of_keras_is_decided_about_and_on_the_page() -> None:
+    """A class that Keras adds shows here: what does it know, and does it come back?"""
+    public = {
+        name
+        for name, value in vars(keras.callbacks).items()
+        if isinstance(value, type) and not name.startswith("_")
+    }
+    assert public == set(states.KNOWN)
+    page = (Path(__file__).parents[2] / "docs" / "keras.md").read_text()
+    assert [name for name in sorted(public) if f"| `{name}` |" not in page] == []
+
+
+class Patient(keras.callbacks.EarlyStopping):
+    """One of Keras' with something of its own."""
+
+    def __init__(self) -> None:
+        super().__init__("loss", patience=9)
+        self.seen = 0
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        super().on_epoch_end(epoch, logs)
+        self.seen += 1
+
+    def get_state(self) -> Any:
+        return {"seen": self.seen}
+
+    def set_state(self, state: Any) -> None:
+        self.seen = state["seen"]
+
+
+def test_a_class_derived_from_one_of_keras_keeps_both_states() -> None:
+    one, other = Patient(), Patient()
+    one.wait, one.best, one.seen = 3, 0.5, 7
+    entries, arrays = states.capture([one])
+    states.restore([other], entries, arrays)
+    assert (other.wait, other.best, other.seen) == (3, 0.5, 7)
+
+
+class Asking(keras.callbacks.Callback):
+    """A user's own: notes the position at each step's end, and the last it noted is what it would save."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.positions: list[Any] = []
+
+    def set_reading(self, reading: Any) -> None:
+        self.reading = reading
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self.positions.append(self.reading.position)
+
+
+def test_a_position_asked_for_in_a_step_counts_what_that_step_has_learned(tmp_path: Path) -> None:
+    asking = Asking()
+    ds = data(n=64)  # 8 batches
+    fit(
+        model(steps_per_execution=4),
+        ds,
+        checkpoint=tmp_path,
+        epochs=2,
+        verbose=0,
+        callbacks=[asking],
+    )
+    assert [position.step for position in asking.positions] == [4, 8, 12, 16]
+    assert [(p.epoch, p.step_in_epoch) for p in asking.positions] == [
+        (0, 4),
+        (0, 8),
+        (1, 4),
+        (1, 8),
+    ]
+    elsewhere = data(n=64).iterator(epochs=2)
+    elsewhere.load_state_dict(asking.positions[0])
+    np.testing.assert_array_equal(next(elsewhere)[0], ds[4][0])
+
+
+def test_a_run_that_nan_has_ended_is_ended(tmp_path: Path) -> None:
+    def go() -> Any:
+        net = model(keras.optimizers.SGD(float("inf")))
+        nan = keras.callbacks.TerminateOnNaN()
+        return fit(net, data(), checkpoint=tmp_path, epochs=5, verbose=0, callbacks=[nan])
+
+    first = go()
+    assert first.epoch == [0] and np.isnan(first.history["loss"][0])
+    assert go().epoch == [0]
+
+
+def test_a_dataset_that_was_read_before_is_read_from_its_first_pass(tmp_path: Path) -> None:
+    fresh, used = data(), data()
+    list(used), list(used)
+    histories = [
+        fit(model(), ds, checkpoint=tmp_path / name, epochs=epochs, verbose=0).history
+        for ds, name, epochs in [(fresh, "a", 3), (used, "b", 1), (used, "b", 3)]
+    ]
+    assert histories[2] == histories[0] and histories[1]["loss"] == histories[0]["loss"][:1]

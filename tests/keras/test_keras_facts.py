@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+import inspect
+import sys
 import warnings
 from typing import Any
 
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
+from keras.src.trainers import data_adapters
+from keras.src.trainers.data_adapters.data_adapter import DataAdapter
+from keras.src.trainers.epoch_iterator import EpochIterator
 
 
 class Batches(keras.utils.PyDataset):
     """Batch i is full of i; `asked` notes every index asked for."""
 
-    def __init__(self, length: int | None = 2**62) -> None:
+    def __init__(self, length: Any = 2**62) -> None:
         super().__init__(workers=1)
         self.asked: list[int] = []
         self._length = length
 
     @property
-    def num_batches(self) -> int | None:
+    def num_batches(self) -> Any:
         return self._length
 
     def __getitem__(self, index: int) -> tuple[np.ndarray, np.ndarray]:
@@ -155,22 +161,42 @@ def test_the_logs_an_epoch_ends_with_may_be_changed_in_place() -> None:
     assert ends[0]["extra"] == 1.0
 
 
-def test_stop_iteration_from_a_callback_ends_the_epoch_and_the_next_one_begins_at_index_0() -> None:
+class Until:
+    """A number of batches that is larger than any, until it is told that it is reached."""
+
+    reached = False
+
+    def __index__(self) -> int:
+        return 2**62
+
+    def __lt__(self, other: int) -> bool:
+        return False
+
+    def __le__(self, other: int) -> bool:
+        return self.reached
+
+
+def test_the_number_of_batches_may_end_an_epoch_and_the_next_one_begins_at_index_0() -> None:
+    data = Batches(Until())
+
     class Ending(Watching):
         lengths = (2, 4, 1)
+
+        def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+            super().on_epoch_begin(epoch, logs)
+            data.num_batches.reached = False
 
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
             super().on_train_batch_end(batch, logs)
             epochs = sum(line.startswith("end") for line in self.seen)
-            if batch + 1 == self.lengths[epochs]:
-                raise StopIteration
+            data.num_batches.reached = batch + 1 == self.lengths[epochs]
 
     model = summing_model()
     run = Ending(model)
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         model.fit(
-            Batches(),
+            data,
             epochs=3,
             steps_per_epoch=Steps(2**62),
             callbacks=run,
@@ -263,3 +289,83 @@ def test_the_learning_rate_among_the_settings_is_the_one_it_has_now() -> None:
     model = summing_model()
     model.optimizer.learning_rate = 0.5
     assert model.get_compile_config()["optimizer"]["config"]["learning_rate"] == 0.5
+
+
+class Plain(DataAdapter):
+    """Hands out what it was made with, and notes who asks for its length."""
+
+    def __init__(self, iterable: Any, batches: int | None = None) -> None:
+        self.iterable, self.batches = iterable, batches
+        self.asked: list[tuple[str, bool]] = []
+
+    @property
+    def num_batches(self) -> int | None:
+        frame = sys._getframe(1)
+        own = isinstance(frame.f_locals["self"], EpochIterator)
+        self.asked.append((frame.f_code.co_name, own and "class_weight" in frame.f_locals))
+        return self.batches
+
+    def get_tf_dataset(self) -> Any:
+        return self.iterable
+
+
+class Ending:
+    """Three batches as tensors, and TensorFlow's own end."""
+
+    def __iter__(self) -> Any:
+        for k in range(3):
+            yield tf.fill((2, 1), float(k)), tf.zeros((2, 1))
+        raise tf.errors.OutOfRangeError(None, None, "over")
+
+
+def test_a_data_adapter_is_taken_as_it_is_and_asked_where_the_arguments_stand() -> None:
+    adapter = Plain(Ending())
+    assert data_adapters.get_data_adapter(adapter, class_weight={0: 1.0}) is adapter
+    model = summing_model()
+    with pytest.warns(UserWarning, match="ran out of data"):
+        model.fit(adapter, epochs=1, verbose=0)
+    assert adapter.asked[0] == ("__init__", True)
+    assert set(adapter.asked[1:]) == {("reset", False)}
+
+
+def test_on_tensorflow_a_plain_loop_of_tensors_is_trained_on_until_it_says_that_it_is_over() -> (
+    None
+):
+    model = summing_model()
+    with pytest.warns(UserWarning, match="ran out of data"):
+        model.fit(Plain(Ending()), epochs=2, verbose=0)
+    assert float(model.total.numpy()) == 2 * (0 + 1 + 2)
+
+
+def test_what_is_set_on_a_reader_decides_how_it_ends() -> None:
+    readers: list[Any] = []
+
+    class Setting(Plain):
+        def on_epoch_begin(self) -> None:
+            reader = sys._getframe(1).f_locals["self"]
+            readers.append((reader._num_batches, reader._steps_seen))
+            reader._num_batches, reader._interrupted_warning = None, lambda: None
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        summing_model().fit(Setting(Ending()), epochs=2, verbose=0)
+    # The second epoch would have been cut at the length that Keras took the first for.
+    assert [length for length, _ in readers] == [None, 4]
+
+
+def test_the_step_functions_can_be_traced_before_they_are_called() -> None:
+    model = summing_model()
+    for kind in ("train", "test"):
+        made = getattr(model, f"make_{kind}_function")
+        made()
+        inner = inspect.getclosurevars(getattr(model, f"{kind}_function")).nonlocals
+        step = inner["one_step_on_data"].__wrapped__
+        assert isinstance(step, tf.types.experimental.PolymorphicFunction)
+    model.make_predict_function()
+    assert isinstance(model.predict_function, tf.types.experimental.PolymorphicFunction)
+
+
+def test_tensorboard_counts_and_keeps_its_writers_where_they_are_looked_for() -> None:
+    board = keras.callbacks.TensorBoard("logs")
+    assert (board._global_train_batch, board._global_test_batch) == (0, 0)
+    assert board._writers == {} and board.log_dir == "logs"

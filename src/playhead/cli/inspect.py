@@ -24,6 +24,7 @@ from rich.text import Text
 from playhead.cli.words import count, percent, printable, seconds, size
 from playhead.errors import CheckpointError, PlayheadError, PositionError
 from playhead.keras import checkpoint
+from playhead.keras.storage import MANIFEST, Local, Place, Storage, at
 from playhead.position import Position
 from playhead.printing import HIDDEN
 
@@ -37,12 +38,12 @@ _LEFT_OUT = (*HIDDEN, "algorithm", "inputs")
 class Found:
     """A position and what lies around it. `state`, `bytes`: of the checkpoint it was found in."""
 
-    path: Path
+    path: Path | Place
     position: Position
     saved_at: float
     state: dict[str, Any] | None = None
     bytes: int | None = None
-    checkpoints: tuple[Path, ...] = ()
+    checkpoints: tuple[Place, ...] = ()
     complaints: tuple[str, ...] = field(default=())
 
 
@@ -51,13 +52,14 @@ class NothingHereError(Exception):
 
 
 @click.command(name="inspect")
-@click.argument("path", type=click.Path(path_type=Path))
+@click.argument("path", type=click.Path(path_type=str))
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of words.")
-def command(path: Path, as_json: bool) -> None:
+def command(path: str, as_json: bool) -> None:
     """Say where the run or the position saved at PATH stands.
 
-    PATH is the checkpoint directory of a playhead.keras.fit, one checkpoint in it, or a file that
-    Position.save wrote. Exit status 2: PATH is none of these. 1: it is, but no part of it is whole.
+    PATH is the checkpoint directory of a playhead.keras.fit or one checkpoint in it, also on an object
+    store (s3://bucket/run), or a file that Position.save wrote. Exit status 2: PATH is none of these.
+    1: it is, but no part of it is whole.
 
     \b
     The keys of --json:
@@ -90,13 +92,18 @@ def command(path: Path, as_json: bool) -> None:
         show(found, Console(highlight=False, soft_wrap=True))
 
 
-def find(path: Path) -> Found:
+def find(path: str | Path) -> Found:
     """What is saved at `path`. Raises `NothingHereError`, or a `PlayheadError` for damage."""
-    if path.is_dir():
+    storage = at(path)
+    if not isinstance(storage, Local) or storage.path.is_dir():
         for _ in range(_LOOKS):
             with contextlib.suppress(FileNotFoundError):
-                return _find_checkpoint(path)
+                return _find_checkpoint(storage)
         raise NothingHereError(f"{path} changes too fast to be looked at")
+    return _find_position(storage.path)
+
+
+def _find_position(path: Path) -> Found:
     try:
         with open(path, "rb") as file:
             content = file.read(_LARGEST + 1)
@@ -118,21 +125,20 @@ def find(path: Path) -> Found:
     return Found(path, Position.from_dict(value), saved_at)
 
 
-def _find_checkpoint(path: Path) -> Found:
-    inside = (path / "manifest.json").is_file()
-    checkpoints = (path,) if inside else tuple(checkpoint.saves(path))
+def _find_checkpoint(storage: Storage) -> Found:
+    inside = storage.has("", MANIFEST)
+    checkpoints = (storage.place(""),) if inside else tuple(checkpoint.saves(storage))
     if not checkpoints:
-        raise NothingHereError(f"{path} is a directory without a checkpoint in it")
+        raise NothingHereError(f"{storage} is a directory without a checkpoint in it")
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        directory, state = checkpoint.latest(path)
+        directory, state = checkpoint.latest(storage)
     complaints = tuple(str(warning.message) for warning in caught)
     try:
         position = Position.from_dict(state.get("position"))
     except PositionError as error:
         raise CheckpointError(f"{directory}: {error}", path=str(directory)) from None
-    saved_at = (directory / "manifest.json").stat().st_mtime
-    whole = sum(file.stat().st_size for file in directory.iterdir() if file.is_file())
+    whole, saved_at = checkpoint.size_and_time(directory)
     return Found(directory, position, saved_at, state, whole, checkpoints, complaints)
 
 

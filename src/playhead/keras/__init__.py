@@ -13,11 +13,18 @@ from playhead.errors import PreemptedError
 
 if TYPE_CHECKING:
     from playhead.keras.preemption import Preempted as Preempted
+    from playhead.keras.reading import Reading as Reading
+    from playhead.keras.tensorboard import TensorBoard as TensorBoard
     from playhead.keras.training import fit as fit
 
-__all__ = ["Preempted", "PreemptedError", "fit"]
+__all__ = ["Preempted", "PreemptedError", "Reading", "TensorBoard", "fit"]
 
-_HOMES = {"fit": "training", "Preempted": "preemption"}
+_HOMES = {
+    "Preempted": "preemption",
+    "Reading": "reading",
+    "TensorBoard": "tensorboard",
+    "fit": "training",
+}
 
 
 def __getattr__(name: str) -> Any:

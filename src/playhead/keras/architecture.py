@@ -16,6 +16,7 @@ from playhead.errors import TrainingChanged
 
 _LONG = 64  # more values than that (vocabularies, tables) are kept as a digest
 _GRAPH = ("inbound_nodes", "input_layers", "output_layers")
+_VALUES = {"TorchModuleWrapper": ("module",)}  # the module as bytes, with the values it has now
 _LEFT_OUT = ("name", "layers", "build_input_shape", *_GRAPH)
 
 
@@ -88,10 +89,11 @@ def _flat(at: str, value: Any) -> Iterator[tuple[str, Any]]:
             yield at, config.get("name")
         else:
             yield at, kind
+            left_out = (*_LEFT_OUT, *_VALUES.get(kind, ()))
             if isinstance(config.get("layers"), list):
                 yield from _model(f"{at}.", config)
             else:
-                yield from _flat(at, {k: v for k, v in config.items() if k not in _LEFT_OUT})
+                yield from _flat(at, {k: v for k, v in config.items() if k not in left_out})
     elif isinstance(value, Mapping):
         for key, part in value.items():
             yield from _flat(f"{at}.{key}", part)

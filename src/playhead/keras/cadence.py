@@ -17,7 +17,7 @@ _SECONDS: Final = {
     "h": 3600,
     "hour": 3600,
 }
-# At an epoch's end: seconds, and times what a save takes, that must have passed since the one before.
+# At an epoch's end: seconds, and times what the loop waited for the last save, that must have passed since.
 _BETWEEN: Final = 5.0
 _SHARE: Final = 20.0
 
@@ -71,7 +71,7 @@ class Cadence:
         return self._clock()
 
     def saved(self, began: float | None = None) -> None:
-        """Time starts anew after a save that `began` then."""
+        """Time starts anew after a save for which the loop has waited since `began`."""
         self._since = self._clock()
         self._in_epoch = True
         if began is not None:

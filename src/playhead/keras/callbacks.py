@@ -1,8 +1,8 @@
 """What callbacks know besides the model, copied out and put back.
 
-Keras' own are known by class; any other joins by having `get_state()`, which returns None, numbers,
-strings, arrays, and lists and dicts of these, and `set_state(state)`. `on_train_begin` resets a callback,
-so its state comes back after that.
+Keras' own are known by class, and so are classes derived from them; any other joins by having `get_state()`,
+which returns None, numbers, strings, arrays, and lists and dicts of these, and `set_state(state)`. A class
+that does both keeps both. `on_train_begin` resets a callback, so its state comes back after that.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import keras
 import numpy as np
 
 from playhead.errors import TrainingError
+from playhead.keras import events
 from playhead.keras.checkpoint import Array, Named
 
 _SAVING = ("best", "_batches_seen_since_last_saving", "_last_batch_seen")
@@ -24,6 +25,27 @@ _ATTRIBUTES = {
     "ModelCheckpoint": _SAVING,
     "OrbaxCheckpoint": (*_SAVING, "_total_batches_seen"),
     "SwapEMAWeights": ("_ema_weights_in_model",),
+    "TensorBoard": ("_global_train_batch", "_global_test_batch"),
+}
+# What Keras' own callbacks need for going on: nothing (they decide by what they are given), attributes (those
+# above), a file, a place in fit itself, or that they are not there. A class that is not listed is a new one.
+KNOWN = {
+    "BackupAndRestore": "refused",
+    "CSVLogger": "file",
+    "Callback": "nothing",
+    "CallbackList": "nothing",
+    "EarlyStopping": "attributes",
+    "History": "fit",
+    "LambdaCallback": "nothing",
+    "LearningRateScheduler": "nothing",
+    "ModelCheckpoint": "attributes",
+    "OrbaxCheckpoint": "attributes",
+    "ProgbarLogger": "fit",
+    "ReduceLROnPlateau": "attributes",
+    "RemoteMonitor": "nothing",
+    "SwapEMAWeights": "attributes",
+    "TensorBoard": "attributes and files",
+    "TerminateOnNaN": "nothing",
 }
 
 
@@ -35,15 +57,19 @@ def capture(callbacks: Sequence[Any]) -> tuple[list[dict[str, Any]], list[tuple[
     arrays: list[tuple[str, Array]] = []
     entries = []
     for callback in callbacks:
-        known = _attributes(callback)
-        name = type(callback).__name__
-        if _appends(callback):
-            entries.append({"class": name, "file": callback.filename, "bytes": _size(callback)})
-            continue
-        if known is None and not _joins(callback):
-            continue
-        state = {key: getattr(callback, key) for key in known} if known else callback.get_state()
-        entries.append({"class": name, "state": _encoded(state, name, arrays)})
+        known, name = _attributes(callback), type(callback).__name__
+        entry: dict[str, Any] = {"class": name}
+        if known is not None:
+            state = {key: getattr(callback, key) for key in known}
+            entry["state"] = _encoded(state, name, arrays)
+        if _joins(callback):
+            entry["own"] = _encoded(callback.get_state(), name, arrays)
+        elif _appends(callback):
+            entry.update(file=callback.filename, bytes=_size(callback))
+        if _writes_events(callback):
+            entry.update(log_dir=callback.log_dir, files=events.noted(callback))
+        if len(entry) > 1:
+            entries.append(entry)
     return entries, arrays
 
 
@@ -57,29 +83,36 @@ def restore(
     """
     for callback, entry in _matched(callbacks, entries):
         known = _attributes(callback)
-        if "state" not in entry or (known is None and not _joins(callback)):
-            continue
-        state = _decoded(entry["state"], arrays)
-        if known is None:
-            callback.set_state(state)
-            continue
-        for key in known:
-            if key in state:
-                setattr(callback, key, state[key])
-        if anew and "stopped_epoch" in known:
-            callback.wait = callback.stopped_epoch = 0
+        if known is not None and "state" in entry:
+            state = _decoded(entry["state"], arrays)
+            for key in known:
+                if key in state:
+                    setattr(callback, key, state[key])
+            if anew and "stopped_epoch" in known:
+                callback.wait = callback.stopped_epoch = 0
+        if _joins(callback) and "own" in entry:
+            callback.set_state(_decoded(entry["own"], arrays))
 
 
-def cut_back(callbacks: Sequence[Any], entries: Sequence[Any]) -> list[Any]:
-    """Before they are told that training begins: has each CSVLogger go on in its file, where it stood.
+def cut_back(callbacks: Sequence[Any], entries: Sequence[Any]) -> None:
+    """The files of CSVLogger and TensorBoard as they were at the save.
 
-    Returns those that had been made with `append=False`, which is for the caller to give back to them.
+    Before the callbacks are told of the model: TensorBoard then begins a file of its own.
     """
     for callback, entry in _matched(callbacks, entries):
         if _appends(callback) and entry.get("file") == callback.filename:
             size = _size(callback)
             if size is not None and entry["bytes"] is not None and size > entry["bytes"]:
                 os.truncate(callback.filename, entry["bytes"])
+        if _writes_events(callback) and entry.get("log_dir") == callback.log_dir:
+            events.cut_back(callback.log_dir, entry["files"])
+
+
+def appending(callbacks: Sequence[Any]) -> list[Any]:
+    """Before they are told that training begins: has each CSVLogger go on in its file.
+
+    Returns those that had been made with `append=False`, which is for the caller to give back to them.
+    """
     changed = [callback for callback in callbacks if _appends(callback) and not callback.append]
     for callback in changed:
         callback.append = True
@@ -106,6 +139,10 @@ def _matched(callbacks: Sequence[Any], entries: Sequence[Any]) -> Iterator[tuple
 
 def _appends(callback: Any) -> bool:
     return isinstance(callback, keras.callbacks.CSVLogger) and not _joins(callback)
+
+
+def _writes_events(callback: Any) -> bool:
+    return isinstance(callback, keras.callbacks.TensorBoard)
 
 
 def _size(callback: Any) -> int | None:

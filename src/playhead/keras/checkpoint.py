@@ -1,4 +1,4 @@
-"""A checkpoint on disk: one directory a save, either whole or not there.
+"""A checkpoint: one directory a save, either whole or not there.
 
     run/
       step-0000001200/
@@ -7,71 +7,66 @@
         arrays.npz        the arrays, named "group/number" as in state["arrays"][group][number]
       step-0000001400/
 
-A save is written into a hidden directory, flushed to the disk file by file, and renamed. A kill at any
-moment leaves the saves before it as they were; what it leaves of its own carries host and process in its
-name, so that a later run removes only what nobody can still be writing. Nothing here is pickled, and
-nothing but numpy is needed to read it. A second save at one step gets the suffix `.1`.
+On a disk, a save is written into a hidden directory, flushed file by file, and renamed; on an object store,
+where nothing can be renamed, its manifest is written last, and without one it is not there. A kill at any
+moment leaves the saves before it as they were; what it leaves of its own, a later run removes when nobody
+can still be writing it. Nothing here is pickled, and nothing but numpy is needed to read it (and fsspec,
+from a store). A second save at one step gets the suffix `.1`.
 """
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import os
 import re
-import shutil
-import socket
-import time
-import uuid
 import warnings
+import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, BinaryIO, TypeAlias
 
 import numpy as np
 
 from playhead.errors import CheckpointError, NewerFormat, PlayheadWarning
+from playhead.keras.storage import MANIFEST, Draft, Fill, Place, Storage, at
 
 FORMAT = 1
 Array: TypeAlias = np.ndarray[Any, Any]
 Named: TypeAlias = Sequence[tuple[str, Array]]
 State: TypeAlias = dict[str, Any]
+Where: TypeAlias = "str | os.PathLike[str] | Place | Storage"
 
 _SAVE = re.compile(r"step-(\d+)(?:\.(\d+))?")
 _ARRAYS = "arrays.npz"
-_TEMPORARY = re.compile(r"\.(?:writing|removing)-(?:(\d+)@(.+)-)?[0-9a-z]+")
-_ABANDONED = (
-    6 * 3600.0
-)  # seconds after which a temporary directory of another machine is taken for dead
+_STATE = "state.json"
 
 
 class _Damaged(Exception):
     """What is wrong with one save."""
 
 
-def saves(root: str | os.PathLike[str]) -> list[Path]:
+def saves(root: Where) -> list[Place]:
     """The directories of the saves under `root`, oldest first."""
-    root = Path(root)
-    if not root.is_dir():
-        return []
-    return sorted((p for p in root.iterdir() if _SAVE.fullmatch(p.name) and p.is_dir()), key=_age)
+    storage = at(root)
+    return [storage.place(name) for name in _finished(storage)]
 
 
-def latest(path: str | os.PathLike[str]) -> tuple[Path, State]:
+def latest(path: Where) -> tuple[Place, State]:
     """The newest whole save under `path` (or `path` itself, if it is one) and its state.
 
     A damaged save is passed over with a `PlayheadWarning`. Raises `CheckpointError` where there is none, or
     none that is whole, and `NewerFormat` where the newest was written by a later playhead.
     """
-    path = Path(path)
-    found = [path] if (path / "manifest.json").is_file() else saves(path)
+    storage = at(path)
+    found = [""] if storage.has("", MANIFEST) else _finished(storage)
     if not found:
-        raise CheckpointError(f"there is no checkpoint in {path}", path=str(path))
+        raise CheckpointError(f"there is no checkpoint in {storage}", path=str(storage))
     faults = []
-    for directory in reversed(found):
+    for name in reversed(found):
+        directory = storage.place(name)
         try:
-            state = _read_state(directory)
+            state = _read_state(storage, name)
         except _Damaged as fault:
             faults.append(f"{directory}: {fault}")
             continue
@@ -84,13 +79,13 @@ def latest(path: str | os.PathLike[str]) -> tuple[Path, State]:
     raise CheckpointError(
         "every checkpoint is damaged\n    " + "\n    ".join(faults),
         help="restore the directory from a copy, or move it away to start anew",
-        path=str(path),
+        path=str(storage),
     )
 
 
-def read_arrays(directory: Path, state: State) -> dict[str, list[tuple[str, Array]]]:
+def read_arrays(directory: Where, state: State) -> dict[str, list[tuple[str, Array]]]:
     """The named arrays by group, with the dtypes and shapes they were saved with."""
-    with np.load(directory / _ARRAYS, allow_pickle=False) as file:
+    with at(directory).open("", _ARRAYS) as opened, np.load(opened, allow_pickle=False) as file:
         return {
             group: [
                 (entry["name"], _as_saved(file[_key(group, k)], entry))
@@ -100,182 +95,175 @@ def read_arrays(directory: Path, state: State) -> dict[str, list[tuple[str, Arra
         }
 
 
+def size_and_time(directory: Where) -> tuple[int, float]:
+    """The bytes of a save, and when it was finished (seconds since 1970)."""
+    files = at(directory).files("")
+    when = [written for name, _, written in files if name == MANIFEST]
+    if not when:
+        raise FileNotFoundError(f"{directory} has no {MANIFEST}")
+    return sum(size for _, size, _ in files), when[0]
+
+
 def write(
-    root: str | os.PathLike[str],
+    root: Where,
     step: int,
     state: Mapping[str, Any],
     arrays: Mapping[str, Named],
     *,
     keep: int,
-) -> Path:
+) -> Place:
     """Saves `state` (JSON) and `arrays` as the checkpoint of `step` and returns its directory.
 
     Afterwards the newest `keep` saves are left. Saves of later steps, which only a damaged end or an
     abandoned past can have left here, are removed.
     """
-    root = Path(root)
-    root.mkdir(parents=True, exist_ok=True)
-    temporary = _temporary(root, "writing")
-    temporary.mkdir()
+    storage = at(root)
     index = {group: [_entry(name, a) for name, a in named] for group, named in arrays.items()}
-    numbered: dict[str, Any] = {
-        _key(group, k): _raw(array)
-        for group, named in arrays.items()
-        for k, (_, array) in enumerate(named)
-    }
-    with open(temporary / _ARRAYS, "wb") as file:
-        np.savez(file, **numbered)
-        _flush(file)
-    _write_json(temporary / "state.json", {"playhead": FORMAT, **state, "arrays": index})
-    names = sorted(p.name for p in temporary.iterdir())
-    files = {name: _fingerprint(temporary / name) for name in names}
-    _write_json(temporary / "manifest.json", {"playhead": FORMAT, "files": files})
-    _flush_directory(temporary)
-    directory = _free_name(root, step)
-    os.rename(temporary, directory)
-    _flush_directory(root)
-    _prune(root, directory, keep)
+    name = _free_name(storage, step)
+    draft = storage.begin(name)
+    try:
+        files = {
+            _ARRAYS: _write(draft, _ARRAYS, lambda file: _write_arrays(file, arrays)),
+            _STATE: _write(draft, _STATE, _json({"playhead": FORMAT, **state, "arrays": index})),
+        }
+        _write(draft, MANIFEST, _json({"playhead": FORMAT, "files": files}))
+        directory = draft.finish()
+    except BaseException:
+        draft.abandon()
+        raise
+    _prune(storage, name, keep)
     return directory
 
 
-def require_writable(root: str | os.PathLike[str]) -> None:
-    """Makes the directory. Raises `CheckpointError` where that, or writing into it, cannot be done."""
-    root = Path(root)
-    try:
-        root.mkdir(parents=True, exist_ok=True)
-        probe = _temporary(root, "writing")
-        probe.mkdir()
-        probe.rmdir()
-    except OSError as error:
-        what = "is a file" if root.is_file() else f"cannot be written ({error.strerror})"
-        raise CheckpointError(
-            f"checkpoint={os.fspath(root)!r} {what}, where fit needs a directory to save in",
-            help="name a directory that can be made and written",
-            path=str(root),
-        ) from None
-
-
-def sweep(root: str | os.PathLike[str], *, alone: bool = False) -> None:
-    """Removes what a killed process left half written or half removed under `root`.
-
-    That is what a process of this machine left that is no more, or, where the caller knows to be `alone`,
-    any of this machine; and what has not been touched for hours. The rest may belong to a run that another
-    machine is just ending.
-    """
-    root = Path(root)
-    if not root.is_dir():
-        return
-    for path in root.iterdir():
-        found = _TEMPORARY.fullmatch(path.name)
-        if found is None:
-            continue
-        pid, host = found.groups()
-        here = host == _here()
-        if (here and (alone or not _alive(int(pid)))) or _untouched(path) > _ABANDONED:
-            shutil.rmtree(path, ignore_errors=True)
-
-
-def _temporary(root: Path, kind: str) -> Path:
-    return root / f".{kind}-{os.getpid()}@{_here()}-{uuid.uuid4().hex}"
-
-
-def _here() -> str:
-    """This machine, and where processes are numbered anew in it (containers), which of them."""
-    host = re.sub(r"[^A-Za-z0-9.]", "_", socket.gethostname())
-    with contextlib.suppress(OSError):
-        host += f".{os.stat('/proc/self/ns/pid').st_ino}"
-    return host
-
-
-def _alive(pid: int) -> bool:
-    if os.name != "posix":
-        return True  # signal 0 would end the process there
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        return True
-    return True
-
-
-def _untouched(path: Path) -> float:
-    """Seconds since the directory or a file in it was last written."""
-    times = [0.0]
-    for part in (path, *path.glob("*")):
-        with contextlib.suppress(OSError):
-            times.append(part.stat().st_mtime)
-    return time.time() - max(times)
-
-
-def _age(directory: Path) -> tuple[int, int]:
-    found = _SAVE.fullmatch(directory.name)
+def _age(name: str) -> tuple[int, int]:
+    found = _SAVE.fullmatch(name)
     assert found is not None
     return int(found[1]), int(found[2] or 0)
 
 
-def _free_name(root: Path, step: int) -> Path:
+def _named(storage: Storage) -> list[str]:
+    return [name for name in storage.directories() if _SAVE.fullmatch(name)]
+
+
+def _finished(storage: Storage) -> list[str]:
+    return sorted((name for name in _named(storage) if storage.finished(name)), key=_age)
+
+
+def _free_name(storage: Storage, step: int) -> str:
     name = f"step-{step:010d}"
-    taken = [_age(p)[1] for p in saves(root) if _age(p)[0] == step]
-    return root / (f"{name}.{max(taken) + 1}" if taken else name)
+    taken = [_age(other)[1] for other in _named(storage) if _age(other)[0] == step]
+    return f"{name}.{max(taken) + 1}" if taken else name
 
 
-def _prune(root: Path, newest: Path, keep: int) -> None:
-    everything = saves(root)
-    later = [p for p in everything if _age(p) > _age(newest)]
-    earlier = [p for p in everything if _age(p) <= _age(newest)]
-    for directory in later + earlier[: -max(keep, 1)]:
-        # Renamed first: a kill while removing must not leave something that looks like a save.
-        doomed = _temporary(root, "removing")
-        with contextlib.suppress(FileNotFoundError):
-            os.rename(directory, doomed)
-        shutil.rmtree(doomed, ignore_errors=True)
+def _prune(storage: Storage, newest: str, keep: int) -> None:
+    everything = _finished(storage)
+    later = [name for name in everything if _age(name) > _age(newest)]
+    earlier = [name for name in everything if _age(name) <= _age(newest)]
+    for name in later + earlier[: -max(keep, 1)]:
+        storage.remove(name)
 
 
-def _read_state(directory: Path) -> State:
-    manifest = _read_json(directory / "manifest.json")
+def _read_state(storage: Storage, directory: str) -> State:
+    manifest = _parsed(MANIFEST, _read(storage, directory, MANIFEST))
     files = manifest.get("files")
-    if not isinstance(files, dict) or "state.json" not in files:
-        raise _Damaged("manifest.json names no files")
+    if not isinstance(files, dict) or _STATE not in files:
+        raise _Damaged(f"{MANIFEST} names no files")
     if manifest.get("playhead", 0) > FORMAT:
         raise NewerFormat(
-            f"{directory} is in checkpoint format {manifest['playhead']}, this playhead reads up to {FORMAT}",
+            f"{storage.place(directory)} is in checkpoint format {manifest['playhead']}, this playhead reads "
+            f"up to {FORMAT}",
             help="update playhead",
         )
     for name, expected in files.items():
         if Path(name).name != name:
-            raise _Damaged(f"manifest.json names a file outside its directory: {name}")
+            raise _Damaged(f"{MANIFEST} names a file outside its directory: {name}")
         try:
-            actual = _fingerprint(directory / name)
+            actual = _fingerprint(storage, directory, name)
         except OSError as error:
             raise _Damaged(f"{name} cannot be read ({error.strerror})") from None
         if actual != expected:
             raise _Damaged(f"{name} is not what was written")
-    return _read_json(directory / "state.json")
+    return _parsed(_STATE, _read(storage, directory, _STATE))
 
 
-def _read_json(path: Path) -> State:
+def _read(storage: Storage, directory: str, name: str) -> bytes:
     try:
-        value = json.loads(path.read_bytes())
+        with storage.open(directory, name) as file:
+            return file.read()
     except OSError as error:
-        raise _Damaged(f"{path.name} cannot be read ({error.strerror})") from None
+        raise _Damaged(f"{name} cannot be read ({error.strerror})") from None
+
+
+def _parsed(name: str, content: bytes) -> State:
+    try:
+        value = json.loads(content)
     except ValueError:
-        raise _Damaged(f"{path.name} is not JSON") from None
+        raise _Damaged(f"{name} is not JSON") from None
     if not isinstance(value, dict):
-        raise _Damaged(f"{path.name} is not a JSON object")
+        raise _Damaged(f"{name} is not a JSON object")
     return value
 
 
-def _write_json(path: Path, value: Any) -> None:
-    with open(path, "w", encoding="utf-8") as file:
-        json.dump(value, file)
-        _flush(file)
-
-
-def _fingerprint(path: Path) -> dict[str, Any]:
-    with open(path, "rb") as file:
-        digest = hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16))
+def _fingerprint(storage: Storage, directory: str, name: str) -> dict[str, Any]:
+    with storage.open(directory, name) as file:
+        digest = hashlib.file_digest(file, _digest)  # type: ignore[arg-type]
         return {"bytes": file.tell(), "blake2b": digest.hexdigest()}
+
+
+def _digest() -> hashlib.blake2b:
+    return hashlib.blake2b(digest_size=16)
+
+
+class _Hashed:
+    """A file that is written from its beginning to its end, and what the manifest says of it."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._digest = _digest()
+        self._bytes = 0
+
+    def write(self, data: Any) -> int:
+        view = memoryview(data).cast("B")
+        self._file.write(view)
+        self._digest.update(view)
+        self._bytes += len(view)
+        return len(view)
+
+    def flush(self) -> None:
+        self._file.flush()
+
+    def fingerprint(self) -> dict[str, Any]:
+        return {"bytes": self._bytes, "blake2b": self._digest.hexdigest()}
+
+
+def _write(draft: Draft, name: str, fill: Fill) -> dict[str, Any]:
+    fingerprint: dict[str, Any] = {}
+
+    def hashed(file: BinaryIO) -> None:
+        sink = _Hashed(file)
+        fill(sink)  # type: ignore[arg-type]  # as much of a file as zipfile needs to write one in a stream
+        fingerprint.update(sink.fingerprint())
+
+    draft.write(name, hashed)
+    return fingerprint
+
+
+def _json(value: Any) -> Fill:
+    content = json.dumps(value).encode()
+
+    def fill(file: BinaryIO) -> None:
+        file.write(content)
+
+    return fill
+
+
+def _write_arrays(file: BinaryIO, arrays: Mapping[str, Named]) -> None:
+    """As `numpy.savez` does, without ever going back in the file."""
+    with zipfile.ZipFile(file, "w") as archive:
+        for group, named in arrays.items():
+            for k, (_, array) in enumerate(named):
+                with archive.open(f"{_key(group, k)}.npy", "w", force_zip64=True) as member:
+                    np.lib.format.write_array(member, _raw(array), allow_pickle=False)
 
 
 def _key(group: str, number: int) -> str:
@@ -310,17 +298,3 @@ def _dtype(name: str) -> np.dtype[Any]:
 
         found: np.dtype[Any] = np.dtype(getattr(ml_dtypes, name))
         return found
-
-
-def _flush(file: Any) -> None:
-    file.flush()
-    os.fsync(file.fileno())
-
-
-def _flush_directory(directory: Path) -> None:
-    if os.name == "posix":
-        handle = os.open(directory, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)

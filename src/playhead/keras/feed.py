@@ -13,7 +13,6 @@ from typing import Any
 import keras
 import numpy as np
 
-from playhead.dataset import Dataset
 from playhead.errors import PipelineError
 from playhead.iterator import Iterator
 from playhead.plan.block import Nest, leaves, map_nest, named_leaves
@@ -21,7 +20,6 @@ from playhead.plan.block import Nest, leaves, map_nest, named_leaves
 # Keras takes the length of the first epoch it sees for that of all later ones; a length no epoch reaches
 # leaves the end of each to `steps_per_epoch` and to us.
 UNCOUNTED = 2**62
-_REMEMBERED = 4
 
 
 class Steps:
@@ -39,6 +37,25 @@ class Steps:
 
     def __gt__(self, other: int) -> bool:
         return self.full > other
+
+    def __bool__(self) -> bool:
+        return True
+
+
+class Unending:
+    """A number of batches that no epoch reaches, until the end of the epoch is made known."""
+
+    def __init__(self) -> None:
+        self.reached = False
+
+    def __index__(self) -> int:
+        return UNCOUNTED
+
+    def __lt__(self, other: int) -> bool:
+        return False
+
+    def __le__(self, other: int) -> bool:
+        return self.reached
 
     def __bool__(self) -> bool:
         return True
@@ -91,11 +108,16 @@ class Feed(_Pure):
         self._pulled = self._trained = self._origin = int(iterator.position.step)
         self._closed = False
         self._over: PipelineError | None = None
+        self._end = Unending()
         self.failure: Exception | None = None
 
     @property
-    def num_batches(self) -> int:
-        return UNCOUNTED
+    def num_batches(self) -> Any:
+        return self._end
+
+    def on_epoch_begin(self) -> None:
+        super().on_epoch_begin()
+        self._end.reached = False
 
     def _batch(self, index: int) -> Any:
         with self._pulling:
@@ -125,9 +147,10 @@ class Feed(_Pure):
         self._trained = step
 
     def begin_again(self, step: int) -> None:
-        """Index 0 stands for the batch after the first `step` from now on."""
+        """The epoch ends here for Keras: index 0 stands for the batch after the first `step` from now on."""
         with self._pulling:
             self._origin = step
+        self._end.reached = True
 
     def close(self) -> None:
         """Nothing more is read. Read-ahead that Keras has not stopped yet gets old batches."""
@@ -176,36 +199,6 @@ class Feed(_Pure):
             f"pass {number + 1} over the dataset gave no element",
             help="look at what a filter keeps, or say fewer epochs",
         )
-
-
-class FirstPass(_Pure):
-    """The first pass of a seekable dataset, each time it is read."""
-
-    def __init__(self, dataset: Dataset) -> None:
-        super().__init__(dataset.element_spec)
-        self._iterator = dataset.iterator(epochs=1)
-        self._length = len(dataset)
-        self._lock = threading.RLock()
-        self._next = 0
-        self._recent: OrderedDict[int, Any] = OrderedDict()
-
-    @property
-    def num_batches(self) -> int:
-        return self._length
-
-    def _batch(self, index: int) -> Any:
-        with self._lock:
-            if index not in self._recent:
-                if index != self._next:
-                    self._iterator.seek(index)
-                self._recent[index] = next(self._iterator)
-                self._next = index + 1
-                if len(self._recent) > _REMEMBERED:
-                    self._recent.popitem(last=False)
-            return self._recent[index]
-
-    def close(self) -> None:
-        self._iterator.close()
 
 
 def as_keras_batch(batch: Any) -> Any:

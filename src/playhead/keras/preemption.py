@@ -31,7 +31,8 @@ class Watch:
     """Notes the first of `signals` that arrives between entering and leaving.
 
     With `interrupt`, Ctrl-C is noted as well where it would be a KeyboardInterrupt: `interrupted` says that
-    it is to be raised when the run has saved. A second one raises it at once. `quiet` says nothing of that.
+    it is to be raised when the run has saved. A second one raises it at once (`hurried`). `quiet` says nothing
+    of that.
 
     Handlers can only be set in the main thread; elsewhere, and with no signals, nothing is ever noted.
     The handlers that were there before come back on leaving.
@@ -41,7 +42,7 @@ class Watch:
         self, signals: Iterable[int], *, interrupt: bool = False, quiet: bool = True
     ) -> None:
         self.noted: int | None = None
-        self.interrupted = False
+        self.interrupted = self.hurried = False
         self._interrupt, self._quiet = interrupt, quiet
         self._signals = tuple(signals)
         self._before: dict[int, Any] = {}
@@ -74,6 +75,7 @@ class Watch:
 
     def _note_interrupt(self, signum: int, frame: FrameType | None) -> None:
         if self.noted is not None:
+            self.hurried = True
             raise KeyboardInterrupt
         self.noted, self.interrupted = signum, True
         if not self._quiet:

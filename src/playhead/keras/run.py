@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import keras
 
 from playhead.errors import PreemptedError, TrainingError
+from playhead.keras import backends, checkpoint, state
 from playhead.keras import callbacks as states
-from playhead.keras import checkpoint, state
 from playhead.keras.cadence import Cadence
 from playhead.keras.feed import UNCOUNTED, Feed, Steps
 from playhead.keras.preemption import Preempted, Watch
+from playhead.keras.reading import Reading, show
+from playhead.keras.storage import Storage
+from playhead.keras.writer import Writer
 
 
 @dataclass
@@ -47,7 +48,8 @@ class Progress:
 class Keeping:
     """Where and how often a run is saved, and what goes into each save besides."""
 
-    root: Path
+    root: Storage
+    writer: Writer
     cadence: Cadence
     keep: int
     fixed: Mapping[str, Any]
@@ -91,10 +93,16 @@ class Run(keras.callbacks.CallbackList):  # type: ignore[misc]
         self._iterator, self._feed, self._steps = iterator, feed, steps
         self._progress, self._keeping, self._watch = progress, keeping, watch
         self._fixed_length, self._epochs, self._restore = fixed_length, epochs, restore
+        self._draws: checkpoint.Named = []
+        self._draws_due = self._testing = False
+        self._idle: Callable[[], None] | None = None
         self._saved: tuple[Any, ...] | None = None
         self._ending: _Snapshot | None = None
         self._offset = 0
         self._quiet = verbose == 0
+        self._trained = model  # `self.model` has JAX put its values into the variables each time
+        if restore is not None:
+            restore.cut_back(callbacks)
         super().__init__(
             list(callbacks),
             add_history=True,
@@ -106,13 +114,16 @@ class Run(keras.callbacks.CallbackList):  # type: ignore[misc]
         )
 
     def on_train_begin(self, logs: Any = None) -> None:
-        appending = [] if self._restore is None else self._restore.cut_back(self.callbacks)
+        appending = [] if self._restore is None else states.appending(self.callbacks)
+        show(Reading(self._iterator, lambda: self._progress.step), self.callbacks)
         super().on_train_begin(logs)
         for callback in appending:
             callback.append = False
         if self._restore is not None:
             self._restore.callbacks(self.callbacks)
         states.capture(self.callbacks)  # what cannot be saved is said now
+        state.capture(self.model, self._keeping.writer.expect)
+        self._keeping.writer.prepare()
         history = self.model.history
         if self._progress.history_epochs:
             history.history = {
@@ -129,43 +140,62 @@ class Run(keras.callbacks.CallbackList):  # type: ignore[misc]
             )
         if self._progbar is not None and now.total is not None:
             self._progbar.target = now.total  # that of an epoch resumed with other data is its own
+        if self._restore is not None:
+            self._restore.generators()
         super().on_epoch_begin(epoch, logs)
         self._keeping.cadence.begin_epoch()
         self._offset = now.step_in_epoch
         if self._restore is not None:
             self._restore.again(self.callbacks)
             self._restore = None
+        self._note_draws()
         if self._offset and self._progbar is not None:
             _time_from(self._progbar.progbar, self._offset)
         if now.complete:
-            self._steps.coming = 0
+            self._idle = backends.idle_step(self.model)
+            self._steps.coming = 0 if self._idle is None else 1
         elif now.total is not None:
             self._steps.coming = now.total - now.step_in_epoch
         else:
             self._steps.coming = UNCOUNTED
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
-        super().on_train_batch_begin(batch + self._offset, logs)
+        self._undo_draws()
+        if self._idle is None:
+            super().on_train_batch_begin(batch + self._offset, logs)
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        super().on_train_batch_end(batch + self._offset, logs)
+        if self._idle is not None:
+            self._idle()
+            self._idle = None
+            return
         now = self._progress
         before = now.step
         done = batch + 1 + self._offset
         now.step += done - now.step_in_epoch
         now.step_in_epoch = done
+        super().on_train_batch_end(done - 1, logs)
         now.complete = done == now.total if now.total is not None else self._epoch_ends()
         self._feed.trained(now.step)
         if now.complete:
             now.logs = self._epoch_logs(logs)
+            self._note_draws()
         # A run that a callback stops here is saved when it has ended, which is at once.
-        if not self.model.stop_training:
+        if not self._trained.stop_training:
             if self._keeping.cadence.after_steps(before, now.step) or self._watch.noted is not None:
                 self._save()
             self._leave_if_told()
         if now.complete and now.total is None:
             self._feed.begin_again(now.step)
-            raise StopIteration  # how Keras' own loop learns that an epoch's data ends here
+
+    def on_test_begin(self, logs: Any = None) -> None:
+        self._undo_draws()
+        self._testing = True
+        super().on_test_begin(logs)
+
+    def on_test_end(self, logs: Any = None) -> None:
+        super().on_test_end(logs)
+        self._testing = False
 
     def on_test_batch_end(self, batch: int, logs: Any = None) -> None:
         super().on_test_batch_end(batch, logs)
@@ -174,6 +204,7 @@ class Run(keras.callbacks.CallbackList):  # type: ignore[misc]
             self._leave_if_told()
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        self._undo_draws()
         now = self._progress
         if logs is not None:
             # An epoch whose steps were all done before the resume has no training logs of its own.
@@ -194,14 +225,33 @@ class Run(keras.callbacks.CallbackList):  # type: ignore[misc]
     def on_train_end(self, logs: Any = None) -> None:
         super().on_train_end(logs)
         self._save(self._ending)
+        self._keeping.writer.wait()
         self._leave_if_told()
 
     def _snapshot(self) -> _Snapshot:
         # Newer versions of Keras run callbacks in threads.
         getattr(self, "_flush_futures", lambda: None)()
+        backends.settle(self.model)
+        copy = self._keeping.writer.copy
         entries, arrays = states.capture(self.callbacks)
+        own = [(name, copy(f"callbacks/{k}", a)) for k, (name, a) in enumerate(arrays)]
         rate = state.learning_rate(self.model)
-        return _Snapshot(entries, {**state.capture(self.model), "callbacks": arrays}, rate)
+        taken = state.capture(self.model, copy)
+        if self._testing:  # which a resumed run does anew
+            taken.update(state.of_generators(self._draws))
+        return _Snapshot(entries, {**taken, "callbacks": own}, rate)
+
+    def _note_draws(self) -> None:
+        """What Keras draws from torch's generator between steps, for its data loaders, is to be undone.
+
+        How many of them it makes depends on where a run is resumed.
+        """
+        self._draws, self._draws_due = backends.generators(), True
+
+    def _undo_draws(self) -> None:
+        if self._draws_due:
+            backends.put_generators(self._draws)
+            self._draws_due = False
 
     def _epoch_ends(self) -> bool:
         step = self._progress.step
@@ -209,6 +259,7 @@ class Run(keras.callbacks.CallbackList):  # type: ignore[misc]
 
     def _epoch_logs(self, logs: Any) -> dict[str, Any]:
         """What Keras will take for the epoch's training logs."""
+        backends.settle(self.model)
         results = self.model.get_metrics_result()
         same = isinstance(logs, dict) and set(logs) == set(results)
         return {
@@ -244,14 +295,19 @@ class Run(keras.callbacks.CallbackList):  # type: ignore[misc]
             "metric_names": state.metric_names(self.model),
             "swapped": states.swaps_averages_for_good(self.callbacks),
         }
-        checkpoint.write(keeping.root, now.step, written, taken.arrays, keep=keeping.keep)
+        step = now.step
+        keeping.writer.write(
+            lambda: checkpoint.write(keeping.root, step, written, taken.arrays, keep=keeping.keep)
+        )
         keeping.cadence.saved(began)
         self._saved = point
 
     def _leave_if_told(self) -> None:
+        self._keeping.writer.check()
         if self._watch.noted is None:
             return
-        where = os.fspath(self._keeping.root)
+        self._keeping.writer.wait()
+        where = str(self._keeping.root)
         if not self._quiet:
             before = "" if self._progbar is None else "\n"  # the bar has not ended its line
             at = self._progress.where(self._epochs)

@@ -2,14 +2,16 @@
 
 Everything that a training step reads and changes: the model's variables (with the seed generators of
 dropout and augmentation layers, which no Keras saver keeps), the optimizer's, the running metrics', and
-Keras' global seed generator, from which layers without a generator of their own draw.
+Keras' global seed generator, from which layers without a generator of their own draw. Beside these, where
+there are such: what each replica of a strategy has for itself, torch's global generators, and the buffers
+of torch modules.
 """
 
 from __future__ import annotations
 
 import difflib
-import itertools
 import re
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -18,14 +20,17 @@ import numpy as np
 from keras.src.backend.common import global_state
 from keras.src.random.seed_generator import GLOBAL_SEED_GENERATOR, global_seed_generator
 
-from playhead.errors import TrainingChanged, TrainingError
-from playhead.keras.checkpoint import Named
+from playhead.errors import PlayheadWarning, TrainingChanged, TrainingError
+from playhead.keras import backends
+from playhead.keras.checkpoint import Array, Named
 
 Arrays: TypeAlias = Mapping[str, Named]
+Copy: TypeAlias = Callable[[str, np.ndarray[Any, Any]], np.ndarray[Any, Any]]
 GROUPS = ("model", "optimizer", "metrics", "seeds")
 # The model's variables after the run, where its end changed them: averages of an optimizer with use_ema,
 # the best weights of an EarlyStopping. Training goes on from "model", which is as the last epoch left it.
 FINAL = "final"
+REPLICAS, GENERATORS, BUFFERS = "replicas", "generators", "buffers"
 
 # Keras numbers layers per process: "dense_3" in one is "dense_5" in another that built a model before.
 _NUMBER = re.compile(r"_\d+(?=[_/]|$)")
@@ -34,8 +39,9 @@ _NUMBER = re.compile(r"_\d+(?=[_/]|$)")
 def build(model: Any, batch: Any) -> None:
     """Creates the variables of model, metrics and optimizer for batches like `batch`, without running them."""
     x, *rest = batch if isinstance(batch, tuple) else (batch,)
-    # The one place where Keras itself creates all three kinds at once.
-    model._symbolic_build(data_batch=(x, *rest, *[None] * (2 - len(rest))))
+    with backends.scope(model):
+        # The one place where Keras itself creates all three kinds at once.
+        model._symbolic_build(data_batch=(x, *rest, *[None] * (2 - len(rest))))
 
 
 def build_for(
@@ -63,7 +69,7 @@ def build_for(
     if not missing():
         return
     batch = first_batch()
-    if type(model).train_step is keras.Model.train_step:
+    if type(model).train_step is keras.Model.train_step or backends.builds_first(model):
         build(model, batch)
         if not missing() or "model" in missing():
             return
@@ -72,9 +78,7 @@ def build_for(
             "a model with a train_step of its own cannot go on with a fresh optimizer",
             help='override the settings that changed instead, as in override=["optimizer.learning_rate"]',
         )
-    model.make_train_function()
-    tensors = keras.tree.map_structure(keras.ops.convert_to_tensor, batch)
-    model.train_function(itertools.repeat(tensors))
+    backends.step_once(model, batch)
 
 
 def optimizers(model: Any) -> dict[str, Any]:
@@ -87,18 +91,36 @@ def optimizers(model: Any) -> dict[str, Any]:
     return {**first, **{name: value for name, value in held.items() if value is not own}}
 
 
-def capture(model: Any) -> dict[str, list[tuple[str, np.ndarray[Any, Any]]]]:
-    """Copies of all variables on the host, by group, named by their path in the model."""
-    return {
-        group: [(v.path, np.array(v.numpy())) for v in _variables(model, group)] for group in GROUPS
+def capture(
+    model: Any, copy: Copy = lambda key, value: np.array(value)
+) -> dict[str, list[tuple[str, np.ndarray[Any, Any]]]]:
+    """Copies of all variables on the host, by group, named by their path in the model.
+
+    `copy(key, value)` makes each: `value` may be the variable's own memory, which the next training step
+    writes again. `key` is the same for the same variable at each call.
+    """
+    backends.settle(model)
+    taken = {
+        group: [
+            (v.path, copy(f"{group}/{k}", backends.view(v)))
+            for k, v in enumerate(_variables(model, group))
+        ]
+        for group in GROUPS
     }
+    others = {
+        REPLICAS: _replicas(model),
+        **of_generators(backends.generators()),
+        BUFFERS: backends.read_buffers(model),
+    }
+    return {**taken, **{group: named for group, named in others.items() if named}}
 
 
 def changed_since(
     model: Any, captured: Mapping[str, Named]
 ) -> list[tuple[str, np.ndarray[Any, Any]]]:
     """The model's variables, or nothing where they are bit for bit those of `captured`."""
-    now = [(v.path, np.array(v.numpy())) for v in _variables(model, "model")]
+    backends.settle(model)
+    now = [(v.path, np.array(backends.view(v))) for v in _variables(model, "model")]
     same = all(
         value.tobytes() == before.tobytes()
         for (_, value), (_, before) in zip(now, captured["model"], strict=True)
@@ -116,6 +138,19 @@ def restore(
         variables = _fillable(model, group, without)
         for variable, (_, value) in zip(variables, _chosen(arrays[group], without), strict=True):
             variable.assign(value)
+    _put_replicas(model, arrays.get(REPLICAS, ()), groups, without)
+    backends.put_buffers(model, arrays.get(BUFFERS, ()))
+    put_generators(arrays)
+
+
+def of_generators(states: Named) -> dict[str, list[tuple[str, Array]]]:
+    """The group of a checkpoint that holds `states` of the global generators, where there are any."""
+    return {GENERATORS: list(states)} if states else {}
+
+
+def put_generators(arrays: Arrays) -> None:
+    """Puts the global generators back that layers draw from, besides Keras' own."""
+    backends.put_generators(arrays.get(GENERATORS, ()))
 
 
 def begin_seeds() -> None:
@@ -184,8 +219,9 @@ def plain(value: Any) -> Any:
         return [plain(part) for part in value]
     if value is None or isinstance(value, str | bool | int | float):
         return value
-    array = value.numpy() if hasattr(value, "numpy") else keras.ops.convert_to_numpy(value)
-    return np.asarray(array).tolist()
+    if isinstance(value, keras.Variable):
+        return backends.view(value).tolist()
+    return backends.array(value).tolist()
 
 
 def metric_names(model: Any) -> list[str]:
@@ -201,6 +237,53 @@ def renamed(values: Mapping[str, Any], before: Sequence[str], now: Sequence[str]
             if _NUMBER.sub("", old) == _NUMBER.sub("", new):
                 names.update({old: new, f"val_{old}": f"val_{new}"})
     return {names.get(name, name): value for name, value in values.items()}
+
+
+def warn_of_other_replicas(model: Any, arrays: Arrays) -> None:
+    """Says so where a batch is split over another number of replicas than at the save."""
+    before, now = _count(arrays.get(REPLICAS, ())), backends.replicas(model)
+    if before != now:
+        message = (
+            f"the checkpoint was trained on {before} replica{'s'[: before > 1]}, and this is {now}: the global "
+            "batches are those of the unbroken run, its weights are not to the bit, as each replica sums over "
+            "other rows and has dropout and batch statistics for itself"
+        )
+        warnings.warn(PlayheadWarning(message), stacklevel=2)
+
+
+def _count(saved: Named) -> int:
+    return int(dict(saved).get("count", 1))
+
+
+def _replicas(model: Any) -> list[tuple[str, Array]]:
+    """For each variable whose value differs between the replicas, all of them in one array.
+
+    Named by group and number. The first entry is how many replicas there are, where it is not one.
+    """
+    count = backends.replicas(model)
+    if count == 1:
+        return []
+    named: list[tuple[str, Array]] = [("count", np.array(count))]
+    for group in GROUPS:
+        for k, variable in enumerate(_variables(model, group)):
+            parts = [np.array(part.numpy()) for part in backends.components(variable)]
+            if len(parts) > 1 and not backends.same(parts):
+                named.append((f"{group}/{k}", np.stack(parts)))
+    return named
+
+
+def _put_replicas(model: Any, saved: Named, groups: Sequence[str], without: Sequence[str]) -> None:
+    """Gives each replica what it had. On another number of them all keep the one value they were given."""
+    if _count(saved) != backends.replicas(model):
+        return
+    for name, value in saved:
+        if name == "count":
+            continue
+        group, _, number = name.partition("/")
+        variable = _variables(model, group)[int(number)] if group in groups else None
+        if variable is not None and variable.name not in without:
+            for part, own in zip(backends.components(variable), value, strict=True):
+                part.assign(own)
 
 
 def _fillable(model: Any, group: str, without: Sequence[str]) -> list[Any]:

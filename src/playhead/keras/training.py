@@ -3,29 +3,29 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
-import sys
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, Literal
 
 import keras
 
 from playhead import __version__
 from playhead.dataset import Dataset
-from playhead.errors import CheckpointError, PipelineError, TrainingError
+from playhead.errors import CheckpointError, PipelineError, TrainingChanged, TrainingError
 from playhead.iterator import Iterator
-from playhead.keras import architecture, settings, state
+from playhead.keras import architecture, backends, settings, state
 from playhead.keras import callbacks as states
 from playhead.keras import checkpoint as store
 from playhead.keras.arguments import Arguments, capped, whole
 from playhead.keras.cadence import Cadence
-from playhead.keras.feed import UNCOUNTED, Feed, FirstPass, Steps
-from playhead.keras.lock import held
+from playhead.keras.feed import UNCOUNTED, Feed, Steps
 from playhead.keras.preemption import POLICIES, Watch
 from playhead.keras.run import Keeping, Progress, Run
+from playhead.keras.storage import Place, Storage, at
+from playhead.keras.to_keras import Batches, EachPass, FirstPass
+from playhead.keras.wrapping import wrapped
+from playhead.keras.writer import Writer
 from playhead.plan.prefetch import outermost
 
 
@@ -43,20 +43,20 @@ def fit(
     signals: Iterable[int] = (signal.SIGTERM,),
     **fit_arguments: Any,
 ) -> Any:
-    """`model.fit` over `ds`, saved under the directory `checkpoint` and resumed from there.
+    """`model.fit` over `ds`, saved under `checkpoint`, a directory or a URL, and resumed from there.
 
     Run the same program again after a kill and it goes on at the step after the newest save, as if nothing
     had happened. A finished run returns its History at once; larger `epochs` continues it. All other arguments
     are those of `model.fit`.
 
     Restored bit for bit: the batches and their order, weights, optimizer, running metrics, History, the seeds
-    of Keras' layers, and the states of EarlyStopping, ReduceLROnPlateau, ModelCheckpoint, OrbaxCheckpoint,
-    SwapEMAWeights and of every callback with `get_state()` and `set_state(state)`. So losses, epoch logs and
+    of Keras' layers, and the states of Keras' callbacks (EarlyStopping, ReduceLROnPlateau, ModelCheckpoint,
+    TensorBoard ...) and of every callback with `get_state()` and `set_state(state)`. So losses, epoch logs and
     weights are those of the unbroken run where the computation itself repeats (same machine and versions,
-    deterministic operations). A CSVLogger's file is cut back to the save and goes on there. Not restored: what
-    other callbacks remember, files they append to (TensorBoard), and the global generators of Python, NumPy
-    and TensorFlow. Where a callback had stopped the run and larger `epochs` continues it, EarlyStopping
-    keeps its best and waits anew.
+    deterministic operations). The files of CSVLogger and TensorBoard are cut back to the save. Not restored:
+    what other callbacks remember, files they append to, and the global generators of Python, NumPy and
+    TensorFlow. A dataset as `validation_data` is read from the beginning of its first pass each time. Where a
+    callback had stopped the run and larger `epochs` continues it, EarlyStopping keeps its best and waits anew.
 
     save_every: 500 (steps), "10min" (and at the end of an epoch that has no save, where that is not too
     often), "1 epoch". Ctrl-C saves after the step, too, and raises KeyboardInterrupt; a second one raises
@@ -65,14 +65,20 @@ def fit(
     arrives: "exit" saves after the step and raises `Preempted`, which ends the process with 128 + the signal;
     "raise" saves and raises `PreemptedError`; "ignore" leaves signals alone. on_change and override: as in
     `Iterator.load_state_dict`; `override=["optimizer.learning_rate"]` takes the value of the code, "model"
-    its layers where the variables are equal. Local directories, the TensorFlow backend and no
-    `tf.distribute` strategy, in this version.
+    its layers where the variables are equal.
+
+    On the TensorFlow, JAX and torch backends, each of which goes on from its own checkpoints alone; under
+    OneDeviceStrategy, MirroredStrategy (exact on the same number of replicas) and, on JAX, the distributions
+    of one process. On torch its global generators and the buffers of torch modules are restored as well.
 
     Returns the `keras.callbacks.History` of the whole run. Raises `TrainingChanged`, `PipelineChanged` and
     `CheckpointError` before anything is trained (the latter also where another run uses the directory), and
     `PipelineError` where a pass over the data that an epoch needs gives no element.
+
+    A `tf.data.Dataset` as `ds` is wrapped by `Dataset.from_tf`, which raises `PipelineError` for a shuffle
+    without a seed.
     """
-    _require_backend()
+    ds = wrapped(ds, quiet=fit_arguments.get("verbose") == 0)
     _require_pair(model, ds)
     arguments = Arguments(fit_arguments)
     cadence = Cadence(save_every)
@@ -85,15 +91,14 @@ def fit(
         raise ValueError("compile the model before fit")
     if not os.fspath(checkpoint):
         raise ValueError("checkpoint= is empty, where fit needs the name of a directory")
-    _require_local(os.fspath(checkpoint))
-    _require_no_strategy(model)
-    root = Path(checkpoint)
+    backends.require_usable(model)
+    root = at(checkpoint)
     _require_there(root, resume)
-    with held(root) as alone:
-        store.sweep(root, alone=alone)
+    with root.hold() as alone:
+        root.sweep(alone=alone)
         found = store.latest(root) if store.saves(root) else None
         if found is None:  # a directory that cannot be written can still hold a finished run
-            store.require_writable(root)
+            root.require_writable()
         length = _epoch_length(ds, arguments.steps_per_epoch, model.steps_per_execution)
         now = settings.of(
             model,
@@ -110,6 +115,7 @@ def fit(
             [*_operations(iterator.position.to_dict()), *_operations(saved_position)],
         )
         if found is not None:
+            _require_backend(found[1])
             rate = found[1].get("learning_rate")
             settings.require_same(saved_settings, now, override, rate=rate)
         layers = architecture.of(model)
@@ -143,7 +149,7 @@ def fit(
                         f"{_name(root)} is already finished: {_ended(found[1], progress, arguments)}",
                     )
                     return _history(model, progress, arguments, length)
-                store.require_writable(root)
+                root.require_writable()
             else:
                 state.begin_seeds()
                 if feed.has_open_axes:
@@ -152,7 +158,10 @@ def fit(
             _say(arguments, f"{verb} {_name(root)} at {_where(progress, arguments.epochs)}")
             quiet = arguments.verbose == 0
             heeded = on_preempt != "ignore"
-            with Watch(signals if heeded else (), interrupt=heeded, quiet=quiet) as watch:
+            with (
+                Watch(signals if heeded else (), interrupt=heeded, quiet=quiet) as watch,
+                Writer(root.beat, where=str(root), hurried=lambda: watch.hurried) as writer,
+            ):
                 steps = Steps(UNCOUNTED if length is None else length)
                 run = Run(
                     arguments.callbacks,
@@ -161,7 +170,7 @@ def fit(
                     feed=feed,
                     steps=steps,
                     progress=progress,
-                    keeping=Keeping(root, cadence, keep, _fixed(now, layers), on_preempt),
+                    keeping=Keeping(root, writer, cadence, keep, _fixed(now, layers), on_preempt),
                     watch=watch,
                     fixed_length=length,
                     epochs=arguments.epochs,
@@ -190,7 +199,7 @@ class _Restore:
     """Puts a checkpoint back into a model and its callbacks, in the parts that `Run` asks for."""
 
     def __init__(
-        self, model: Any, directory: Path, saved: Mapping[str, Any], override: tuple[str, ...]
+        self, model: Any, directory: Place, saved: Mapping[str, Any], override: tuple[str, ...]
     ) -> None:
         self._model = model
         self._entries = saved.get("callbacks", [])
@@ -210,15 +219,20 @@ class _Restore:
         model, arrays, groups, without = self._model, self._arrays, self._groups, self._without
         state.build_for(model, arrays, lambda: feed[0], groups, without=without)
         state.require_same_variables(model, arrays, groups, without=without)
+        state.warn_of_other_replicas(model, arrays)
         state.restore(model, arrays, groups, without=without)
+
+    def generators(self) -> None:
+        """Before the first epoch begins: what was drawn since the model was restored is drawn again."""
+        state.put_generators(self._arrays)
 
     def final(self) -> None:
         """Of a run that is over: the weights it ended with."""
         state.put_final(self._model, self._arrays)
 
-    def cut_back(self, callbacks: Sequence[Any]) -> list[Any]:
-        """Before they are told that training begins; see `playhead.keras.callbacks.cut_back`."""
-        return states.cut_back(callbacks, self._entries)
+    def cut_back(self, callbacks: Sequence[Any]) -> None:
+        """Before they are told of the model; see `playhead.keras.callbacks.cut_back`."""
+        states.cut_back(callbacks, self._entries)
 
     def callbacks(self, callbacks: Sequence[Any]) -> None:
         """After they were told that training begins."""
@@ -252,12 +266,15 @@ def _keras_fit(
         )
 
 
-def _require_backend() -> None:
-    backend = keras.backend.backend()
-    if backend != "tensorflow":
-        raise TrainingError(
-            f"Keras runs on the backend {backend}, and fit on none but tensorflow in this version",
-            help="set KERAS_BACKEND=tensorflow before Keras is imported, or use ds.iterator() in a loop",
+def _require_backend(saved: Mapping[str, Any]) -> None:
+    """Raises `TrainingChanged` where the checkpoint was written on another backend of Keras."""
+    before, now = saved["versions"]["backend"], backends.name()
+    if before != now:
+        raise TrainingChanged(
+            f"the checkpoint was written on Keras' backend {before}, and this is {now}: dropout and every "
+            "other random layer would draw other numbers, and the weights would come out otherwise",
+            help=f"set KERAS_BACKEND={before}, or start a run of its own in another directory",
+            differences=[f"backend  saved {before}   ->   now {now}"],
         )
 
 
@@ -271,9 +288,13 @@ def _require_pair(model: Any, ds: Any) -> None:
         problem = "the dataset first: the model is the first argument, as in fit(model, ds)"
     elif isinstance(ds, Iterator) or (hasattr(ds, "__next__") and hasattr(ds, "position")):
         problem = "an iterator: give the playhead.Dataset that it was made of, fit makes its own"
+    elif isinstance(ds, EachPass):
+        problem = (
+            "ds.to_keras(), which is for Keras' own fit: give ds itself, and its place is saved"
+        )
     elif any(kind.__module__.startswith("tensorflow.") for kind in type(ds).__mro__):
         problem = (
-            "a tf.data.Dataset, whose place nothing can save. Change the line that reads: "
+            "a tf.data.Dataset over Python code, whose place nothing can save. Change the line that reads: "
             "tf.data.TFRecordDataset(files) becomes playhead.Dataset.from_tfrecords(files), "
             "tf.data.Dataset.from_tensor_slices(x) becomes playhead.Dataset.from_tensor_slices(x); the "
             "rest of the chain stays. What only Python can read goes in by "
@@ -287,31 +308,7 @@ def _require_pair(model: Any, ds: Any) -> None:
     raise TypeError(f"fit takes a playhead.Dataset, and was given {problem}")
 
 
-def _require_local(path: str) -> None:
-    found = re.match(r"[A-Za-z][A-Za-z0-9+.\-]+:/", path)  # Path() makes one slash of two
-    if found is not None:
-        raise CheckpointError(
-            f"checkpoint={path!r} is not on this machine: this version saves in local directories",
-            help="name a local or mounted directory, and copy it where it is to be kept",
-            path=path,
-        )
-
-
-def _require_no_strategy(model: Any) -> None:
-    # What a strategy does is not copied out and back: its variables are several, its batches are split.
-    tf = sys.modules["tensorflow"]  # the backend
-    strategy = getattr(model, "_distribute_strategy", None)
-    if strategy is None and tf.distribute.has_strategy():
-        strategy = tf.distribute.get_strategy()
-    if strategy is not None:
-        raise TrainingError(
-            f"the model is of a {type(strategy).__name__}, and fit runs under no tf.distribute strategy in "
-            "this version",
-            help="make and compile the model outside strategy.scope()",
-        )
-
-
-def _require_there(root: Path, resume: str) -> None:
+def _require_there(root: Storage, resume: str) -> None:
     there = bool(store.saves(root))
     if there and resume == "never":
         raise CheckpointError(
@@ -391,16 +388,21 @@ def _skipped_ahead(iterator: Iterator, length: int | None, epochs: int) -> Progr
 
 def _validation(rest: dict[str, Any]) -> FirstPass | None:
     given = rest.get("validation_data")
-    if not isinstance(given, Dataset):
+    if not isinstance(given, Dataset | Batches):
         return None
-    if not given.seekable or given.cardinality() < 0:
-        raise PipelineError(
-            "validation_data is a stream or has no end, so its first pass has no known length",
-            help="pass validation_data=ds.to_tf(), with validation_steps= where it has no end",
+    if rest.get("validation_batch_size") is not None:
+        raise TypeError(
+            "validation_batch_size= is refused: the batch(...) of the validation pipeline says it"
         )
-    dataset = given if outermost(given.node) else given.prefetch()
-    rest["validation_data"] = FirstPass(dataset)
-    return rest["validation_data"]  # type: ignore[no-any-return]
+    found = rest["validation_data"] = FirstPass(
+        given.dataset if isinstance(given, Batches) else given
+    )
+    if found.dataset.cardinality() == -1 and rest.get("validation_steps") is None:
+        raise PipelineError(
+            "validation_data has no end, so its first pass has none",
+            help="say validation_steps=, or leave out repeat()",
+        )
+    return found
 
 
 def _require_unswapped(saved: Mapping[str, Any], epochs: int) -> None:
@@ -462,8 +464,8 @@ def _operations(position: Any) -> set[str]:
     return set()
 
 
-def _name(root: Path) -> str:
-    return f"{os.fspath(root)}/"
+def _name(root: Storage) -> str:
+    return f"{root}/"
 
 
 def _say(arguments: Arguments, text: str) -> None:

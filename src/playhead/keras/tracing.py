@@ -1,0 +1,44 @@
+"""Keras' step functions on TensorFlow, traced for any number of rows before they see a batch.
+
+A plain loop hands them eager tensors, whose shapes are known. The last batch of a pass, which is shorter, would
+have them traced once more; of a large model that takes a while.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+from playhead.plan.block import Nest, leaves, map_nest
+
+
+def differ_in_rows(spec: Nest) -> bool:
+    """Whether batches differ in their number of rows alone.
+
+    Where other axes are open too, an axis that may vary need not, and layers that are built from a batch want
+    to know it (features, say): TensorFlow opens those in turn that it sees vary.
+    """
+    found = list(leaves(spec))
+    return all(leaf.shape and None not in leaf.shape[1:] for leaf in found) and any(
+        leaf.shape[0] is None for leaf in found
+    )
+
+
+def for_any_rows(model: Any, kind: str, spec: Nest) -> None:
+    """Traces what `model` does with a batch of `spec` in `kind`: "train", "test" or "predict".
+
+    What Keras has made otherwise than this expects (or runs eagerly) is left to be traced as it comes.
+    """
+    import tensorflow as tf
+
+    batch = map_nest(lambda leaf: tf.TensorSpec((None, *leaf.shape[1:]), leaf.dtype), spec)
+    function = getattr(model, f"{kind}_function", None)
+    if kind == "predict":
+        step, batch = function, [batch]
+    elif inspect.isfunction(function):
+        step = inspect.getclosurevars(function).nonlocals.get("one_step_on_data")
+        step = getattr(step, "__wrapped__", None)
+    else:
+        return
+    if isinstance(step, tf.types.experimental.PolymorphicFunction):
+        step.get_concrete_function(batch)
