@@ -114,13 +114,33 @@ SOURCES: dict[str, tuple[str, str | None]] = {
     "counter": ("seekable", ""),
     "from_generator": (
         "stream; cursor: epoch and how many were taken",
-        "can be saved: resumes at once where the function takes `start=`, else replays and says so; needs no "
-        "signature",
+        "can be saved: resumes at once where the function takes `start=` or what it returns has a state of its "
+        "own, else replays and says so; needs no signature",
     ),
     "from_sequence": ("seekable", None),
     "from_tensor_slices": ("seekable", "arrays are not copied"),
     "from_tensors": ("seekable", ""),
+    "from_tf": ("stream; cursor: epoch and how many were taken", None),
     "from_tfrecords": ("seekable, through an [index](tfrecords.md)", None),
+    "from_array_records": ("seekable", None),
+    "from_image_folder": ("seekable", None),
+    "from_tar": (
+        "seekable, through an [index](sources.md); a stream where a file is compressed",
+        None,
+    ),
+    "from_csv": ("seekable, through an [index](sources.md)", None),
+    "from_frame": ("seekable", None),
+    "from_json_lines": (
+        "seekable, through an [index](sources.md); a stream where a file is compressed",
+        None,
+    ),
+    "from_kafka": ("stream; cursor: the offsets of each partition", None),
+    "from_lines": (
+        "seekable, through an [index](sources.md); a stream where a file is compressed",
+        None,
+    ),
+    "from_parquet": ("seekable", None),
+    "from_tokens": ("seekable", None),
     "load": ("seekable", "another format"),
     "list_files": ("seekable", "sorted unless `shuffle` or `seed` is given; paths are str"),
     "random": ("seekable", "other numbers than TensorFlow's"),
@@ -138,6 +158,7 @@ OTHERS: dict[str, str | None] = {
     "reduce": "",
     "save": "a directory, whole or not at all; read at random",
     "seed": None,
+    "to_keras": None,
     "to_tf": None,
     "trace": None,
 }
@@ -187,8 +208,9 @@ def public() -> set[str]:
     """The public methods of Dataset."""
     methods = {
         n
-        for n, value in vars(Dataset).items()
-        if callable(value) or isinstance(value, staticmethod)
+        for kind in Dataset.__mro__[:-1]
+        for n, value in vars(kind).items()
+        if callable(value) or isinstance(value, staticmethod | classmethod)
     }
     return {name for name in methods if not name.startswith("_")} - {"with_node"}
 

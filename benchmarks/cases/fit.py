@@ -49,7 +49,7 @@ def tf_data(data: Path, quick: bool) -> Measure:
     dataset = dataset.batch(BATCH).prefetch(tf.data.AUTOTUNE)
 
     def train(model: Any, callback: Any) -> None:
-        model.fit(dataset, epochs=EPOCHS, verbose=0, callbacks=[callback])
+        model.fit(dataset, epochs=EPOCHS, shuffle=False, verbose=0, callbacks=[callback])
 
     return measured(train, len(rows))
 

@@ -17,7 +17,8 @@ from playhead.plan.places import Record
 from playhead.plan.prefetch import AUTOTUNE
 from playhead.plan.randomness import seed_pair
 from playhead.position import Position
-from playhead.sources.example import FixedLenFeature, VarLenFeature
+from playhead.sources.example import FixedLenFeature, FixedLenSequenceFeature, VarLenFeature
+from playhead.sources.writing import write_tfrecords
 
 if TYPE_CHECKING:
     from playhead import jax, keras, tensorflow, testing, torch
@@ -45,6 +46,7 @@ __all__ = [
     "Dataset",
     "Epoch",
     "FixedLenFeature",
+    "FixedLenSequenceFeature",
     "Iterator",
     "PlayheadError",
     "PlayheadWarning",
@@ -59,4 +61,5 @@ __all__ = [
     "testing",
     "torch",
     "trace",
+    "write_tfrecords",
 ]

@@ -7,8 +7,7 @@ import importlib
 import itertools
 import operator
 import os
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from collections.abc import Iterator as IteratorABC
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
@@ -33,7 +32,7 @@ from playhead.plan.groups import Buckets, Gathered, GroupByWindow
 from playhead.plan.lengths import PackByLengths, lengths_of
 from playhead.plan.mixing import ChooseFromDatasets, SampleFromDatasets
 from playhead.plan.nested import FlatMap, Interleave
-from playhead.plan.node import INFINITE, Info, Node
+from playhead.plan.node import INFINITE, Node
 from playhead.plan.order import Repeat, Shard, Shuffle, Skip, Take
 from playhead.plan.pack import Pack
 from playhead.plan.places import Record
@@ -41,6 +40,7 @@ from playhead.plan.prefetch import AUTOTUNE, Prefetch, Where
 from playhead.plan.rows import MapBatches, Rebatch, Split, Unbatch
 from playhead.plan.windows import ShuffleStream, Window
 from playhead.printing import printed
+from playhead.readers import Readers, info_here
 from playhead.sources.arrays import Files, Range, Tensors, TensorSlices, number_range, tensor_slices
 from playhead.sources.arrays import tensors as one_element
 from playhead.sources.generator import generated, signature_of
@@ -51,6 +51,8 @@ from playhead.sources.storing import write
 
 if TYPE_CHECKING:
     import tensorflow as tf
+
+    from playhead.keras.to_keras import EachPass
 
 Form = Literal["auto", "python", "tf"]
 range_ = range
@@ -67,15 +69,7 @@ _INSTEAD = {
 }
 
 
-def _info(name: str | None = None) -> Info:
-    """The user's own line that called into playhead."""
-    frame = sys._getframe(1)
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(_HOME):
-        frame = frame.f_back
-    return Info(name=name, where=f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}")
-
-
-class Dataset:
+class Dataset(Readers):
     """A pipeline of elements: a value that never changes, made by its constructors and methods.
 
     Methods and arguments are tf.data's where the meaning is tf.data's.
@@ -86,11 +80,11 @@ class Dataset:
     (2, (4,))
     """
 
-    __slots__ = ("__weakref__", "_passes", "node")
+    __slots__ = ("__weakref__", "_passes")
 
     def __init__(self, node: Node) -> None:
         _refuse_after_split(node)
-        self.node = node
+        super().__init__(node)
         self._passes = 0
 
     def with_node(self, node: Node) -> Dataset:
@@ -106,18 +100,18 @@ class Dataset:
         The arrays are not copied and must not be changed afterwards. Raises `PipelineError` where their
         first axes differ.
         """
-        return Dataset(TensorSlices(tensor_slices(tensors), info=_info(name)))
+        return Dataset(TensorSlices(tensor_slices(tensors), info=info_here(name)))
 
     @staticmethod
     def from_tensors(tensors: Nest, name: str | None = None) -> Dataset:
         """One element: `tensors`."""
-        return Dataset(Tensors(one_element(tensors), info=_info(name)))
+        return Dataset(Tensors(one_element(tensors), info=info_here(name)))
 
     @staticmethod
     def range(*args: int, output_type: Any = np.int64, name: str | None = None) -> Dataset:
         """Numbers as Python's `range(*args)` counts them, int64 unless `output_type` says otherwise."""
         start, stop, step, dtype = number_range(*args, dtype=output_type)
-        return Dataset(Range(start, stop, step, dtype, info=_info(name)))
+        return Dataset(Range(start, stop, step, dtype, info=info_here(name)))
 
     @staticmethod
     def from_sequence(
@@ -129,14 +123,18 @@ class Dataset:
     ) -> Dataset:
         """Element k is `items[k]`, for anything with `__len__` and `__getitem__`.
 
+        Those of torch and Hugging Face, Grain's sources, memory maps, lists; many items are read at once where
+        `__getitems__` gives them. Tensors and pictures of Pillow become numpy arrays.
+
         Items are read under a lock unless `thread_safe`. They are never read to find out whether they
-        changed: `version` says which data it is, and a position notices another one.
+        changed: `version` says which data it is, and a position notices another one. That of a Hugging Face
+        dataset is its fingerprint unless told.
         """
-        return Dataset(replace(sequence(items, version, thread_safe), info=_info(name)))
+        return Dataset(replace(sequence(items, version, thread_safe), info=info_here(name)))
 
     @staticmethod
     def from_generator(
-        generator: Callable[..., Any],
+        generator: Callable[..., Any] | Iterable[Any],
         output_types: Nest | None = None,
         output_shapes: Nest | None = None,
         args: Sequence[Any] | None = None,
@@ -145,43 +143,23 @@ class Dataset:
         *,
         length: int | None = None,
         version: str | None = None,
+        state_every: int = 1,
     ) -> Dataset:
         """What `generator(*args)` yields; it is called anew in every epoch. A stream.
 
-        Resuming calls it with `start=n` where it takes that argument; else it replays n elements and says
-        so once. `length` declares the number of elements.
+        generator: a function that returns an iterable, or one of Grain's datasets.
+        Resuming calls it with `start=n` where it takes that argument. Where what it returns, or the iterator
+        of that, has `state_dict` and `load_state_dict`, or `get_state` and `set_state` (torchdata's loaders,
+        Grain's iterators), the position holds its state, saved every `state_every` elements, and the few
+        behind that are replayed. Else it replays n elements and says so once. `length` declares the number of
+        elements.
         output_signature (a nest of `ArraySpec` or `tf.TensorSpec`), or output_types and output_shapes: what the
         items are made into; without them an item keeps the dtypes it has. Raises `ElementError`, when read, for
         an item that does not fit.
         """
         signature = signature_of(output_types, output_shapes, output_signature)
-        node = generated(generator, tuple(args or ()), length, version, signature)
-        return Dataset(replace(node, info=_info(name)))
-
-    @staticmethod
-    def from_tfrecords(
-        files: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
-        *,
-        features: dict[str, Any] | None = None,
-        verify: Literal["always", "index", "never"] = "always",
-        index: str | os.PathLike[str] | None = None,
-        name: str | None = None,
-    ) -> Dataset:
-        """The records of TFRecord files, read at random through an index that is built once.
-
-        files: a path, a glob pattern, or a sequence of them; a pattern's files are sorted. Without
-        `features` an element is the record's bytes; with `features` (name -> `FixedLenFeature` or
-        `VarLenFeature`, playhead's or `tf.io`'s) it is the parsed `tf.train.Example` as a dict.
-        verify: check both CRCs "always" (at each read), when the "index" is built, or "never".
-        index: a directory for the index, instead of the files' own (or, where that cannot be written,
-        the user's cache).
-
-        Raises `MissingSource`, `CorruptRecord` (file, byte offset, record number), `SourceChanged`.
-        """
-        from playhead.sources.tfrecord import tfrecords
-
-        node = tfrecords(files, features=features, verify=verify, index=index)
-        return Dataset(replace(node, info=_info(name)))
+        node = generated(generator, tuple(args or ()), length, version, signature, state_every)
+        return Dataset(replace(node, info=info_here(name)))
 
     @staticmethod
     def counter(
@@ -189,7 +167,7 @@ class Dataset:
     ) -> Dataset:
         """`start`, `start + step` and so on, without end: numbers of `dtype`, int64 unless told otherwise."""
         first, _, stride, kind = number_range(start, start, step, dtype=dtype)
-        return Dataset(Range(first, None, stride, kind, info=_info(name)))
+        return Dataset(Range(first, None, stride, kind, info=info_here(name)))
 
     @staticmethod
     def random(
@@ -202,7 +180,7 @@ class Dataset:
         They are the same in each epoch unless `rerandomize_each_iteration`.
         """
         own, drawn = _seed(seed)
-        return Dataset(Random(own, drawn, bool(rerandomize_each_iteration), info=_info(name)))
+        return Dataset(Random(own, drawn, bool(rerandomize_each_iteration), info=info_here(name)))
 
     @staticmethod
     def list_files(
@@ -221,7 +199,7 @@ class Dataset:
         found = sorted({path for pattern in patterns for path in glob.glob(pattern)})
         if not found:
             raise MissingSource(f"no file matches {', '.join(patterns)}")
-        files = Dataset(Files(tensor_slices(found), info=_info(name)))
+        files = Dataset(Files(tensor_slices(found), info=info_here(name)))
         wanted = seed is not None if shuffle is None else shuffle
         return files.shuffle(seed=seed, name=name) if wanted else files
 
@@ -247,7 +225,7 @@ class Dataset:
         shares = _weights(weights, len(parents))
         own, drawn = _seed(seed)
         stop, again = bool(stop_on_empty_dataset), bool(rerandomize_each_iteration)
-        info = _info(name)
+        info = info_here(name)
         return Dataset(SampleFromDatasets(parents, shares, own, drawn, stop, again, info=info))
 
     @staticmethod
@@ -267,7 +245,7 @@ class Dataset:
             raise PipelineError("choose_from_datasets needs at least one dataset")
         choices = _node(choice_dataset, "choose_from_datasets")
         stop = bool(stop_on_empty_dataset)
-        return Dataset(ChooseFromDatasets((choices, *parents), stop, info=_info(name)))
+        return Dataset(ChooseFromDatasets((choices, *parents), stop, info=info_here(name)))
 
     @staticmethod
     def load(path: str | os.PathLike[str], name: str | None = None) -> Dataset:
@@ -275,7 +253,7 @@ class Dataset:
 
         Raises `MissingSource`, `CorruptRecord`, `SourceChanged`.
         """
-        return Dataset(replace(saved(path), info=_info(name)))
+        return Dataset(replace(saved(path), info=info_here(name)))
 
     @staticmethod
     def zip(*args: Any, datasets: Any = None, name: str | None = None) -> Dataset:
@@ -288,7 +266,7 @@ class Dataset:
             raise PipelineError("zip needs at least one dataset")
         numbers = iter(range_(len(parents)))
         return Dataset(
-            Zip(tuple(parents), map_nest(lambda _: next(numbers), shape), info=_info(name))
+            Zip(tuple(parents), map_nest(lambda _: next(numbers), shape), info=info_here(name))
         )
 
     # --- order ------------------------------------------------------------------------------------------
@@ -382,12 +360,12 @@ class Dataset:
                 )
             return self._add(Cache, name=name)
         node = stored(self.node, os.fspath(filename), version)
-        return Dataset(replace(node, info=_info(name)))
+        return Dataset(replace(node, info=info_here(name)))
 
     def concatenate(self, dataset: Dataset, name: str | None = None) -> Dataset:
         """This dataset's elements, then `dataset`'s."""
         first = self.node.parents if isinstance(self.node, Concatenate) else (self.node,)
-        return Dataset(Concatenate((*first, _node(dataset, "concatenate")), info=_info(name)))
+        return Dataset(Concatenate((*first, _node(dataset, "concatenate")), info=info_here(name)))
 
     # --- elements ---------------------------------------------------------------------------------------
 
@@ -412,7 +390,7 @@ class Dataset:
         num_parallel_calls, deterministic: accepted for tf.data's sake; `prefetch` says how many work
         ahead, and the order never depends on it.
         """
-        info = _info(name)
+        info = info_here(name)
         function = UserFunction(map_func, form=form, op="map", where=info.where)
         if not rng:
             if seed is not None:
@@ -431,7 +409,7 @@ class Dataset:
         name: str | None = None,
     ) -> Dataset:
         """The elements for which `predicate` is true. A stream of unknown length."""
-        info = _info(name)
+        info = info_here(name)
         function = UserFunction(predicate, form=form, op="filter", where=info.where)
         return Dataset(Filter((self.node,), function, info=info))
 
@@ -439,7 +417,7 @@ class Dataset:
         self, predicate: Callable[..., Any], *, form: Form = "auto", name: str | None = None
     ) -> Dataset:
         """The elements before the first one for which `predicate` is false. A stream."""
-        info = _info(name)
+        info = info_here(name)
         function = UserFunction(predicate, form=form, op="take_while", where=info.where)
         return Dataset(TakeWhile((self.node,), function, info=info))
 
@@ -448,7 +426,7 @@ class Dataset:
 
         Random operations in it need a seed. It is called again for the element that a position stands in.
         """
-        info = _info(name)
+        info = info_here(name)
         function = UserFunction(map_func, form="python", op="flat_map", where=info.where)
         return Dataset(FlatMap((self.node,), function, info=info))
 
@@ -466,7 +444,7 @@ class Dataset:
         `map_func` makes a dataset of each element. One that ends makes room for the next.
         num_parallel_calls, deterministic: accepted for tf.data's sake.
         """
-        info = _info(name)
+        info = info_here(name)
         function = UserFunction(map_func, form="python", op="interleave", where=info.where)
         cycle = 16 if cycle_length in (None, AUTOTUNE) else cycle_length
         width = _positive("interleave", "cycle_length", cycle)
@@ -481,7 +459,7 @@ class Dataset:
         The state travels in the position: arrays, numbers, str and bytes of 64 KB at most, of the same
         structure and dtypes throughout. A stream.
         """
-        info = _info(name)
+        info = info_here(name)
         function = UserFunction(scan_func, form="python", op="scan", where=info.where)
         return Dataset(Scan((self.node,), function, one_element(initial_state), info=info))
 
@@ -509,7 +487,7 @@ class Dataset:
         class_func gives an element's class, from 0 to len(target_dist) - 1. initial_dist: how the classes come
         in this dataset; where not given, it is estimated on the way.
         """
-        info = _info(name)
+        info = info_here(name)
         function = UserFunction(class_func, form="auto", op="rejection_resample", where=info.where)
         target = _distribution("target_dist", target_dist)
         initial = None if initial_dist is None else _distribution("initial_dist", initial_dist)
@@ -634,7 +612,7 @@ class Dataset:
         """
         if (window_size is None) == (window_size_func is None):
             raise PipelineError("group_by_window needs one of window_size and window_size_func")
-        info = _info(name)
+        info = info_here(name)
         op = "group_by_window"
         key = UserFunction(key_func, form="auto", op=op, where=info.where)
         reduce = UserFunction(reduce_func, form="python", op=op, where=info.where)
@@ -673,7 +651,7 @@ class Dataset:
                 f"{op}: {len(boundaries)} boundaries part {len(boundaries) + 1} buckets, "
                 f"and there are {len(sizes)} bucket_batch_sizes"
             )
-        info = _info(name)
+        info = info_here(name)
         length = UserFunction(element_length_func, form="auto", op=op, where=info.where)
         padding = None if no_padding else Padding(_shapes(padded_shapes), padding_values)
         to_boundary = bool(pad_to_bucket_boundary) and not no_padding
@@ -887,8 +865,17 @@ class Dataset:
         """
         return importlib.import_module("playhead.tensorflow").to_tf(self, output_signature)
 
+    def to_keras(self) -> EachPass:
+        """What `model.fit`, `model.evaluate` and `model.predict` of Keras read, on every backend.
+
+        Each epoch of `fit` reads another pass, as a `for` loop does, and a second `fit` goes on with the next
+        one; `evaluate`, `predict` and `validation_data=` read the first pass each time. A run that is to go
+        on after a kill is `playhead.keras.fit`'s, which takes the dataset itself.
+        """
+        return importlib.import_module("playhead.keras.to_keras").to_keras(self)  # type: ignore[no-any-return]
+
     def _add(self, kind: type[Node], *arguments: Any, name: str | None) -> Dataset:
-        return Dataset(kind((self.node,), *arguments, info=_info(name)))
+        return Dataset(kind((self.node,), *arguments, info=info_here(name)))
 
 
 def _refuse_after_split(node: Node) -> None:

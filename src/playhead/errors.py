@@ -11,7 +11,8 @@ PlayheadError
 │   ├── MissingSource        S01  no such file, or nothing matches
 │   ├── CorruptRecord        S02  a record's bytes are not what was written
 │   ├── SourceChanged        S03  the files changed while they were in use
-│   └── UnparsableRecord     S04  a record does not hold what `features` names
+│   ├── UnparsableRecord     S04  a record does not hold what `features` names
+│   └── MessagesGone         S05  a topic's retention has removed what comes next
 ├── FunctionError
 │   ├── UnrepeatableFunction F01  a function whose result is not a function of its input
 │   └── FormError            F02  a function that cannot run in the form asked for
@@ -145,6 +146,16 @@ class UnparsableRecord(SourceError, ValueError):
 
     code = "S04"
     title = "UnparsableRecord"
+
+
+class MessagesGone(SourceError):
+    """Retention has removed messages that come next: `gone` of `topic`, `partition`, from `offset` on.
+
+    They are counted by their offsets; `first` is the first one that is still there.
+    """
+
+    code = "S05"
+    title = "MessagesGone"
 
 
 class FunctionError(PlayheadError):

@@ -30,6 +30,7 @@ class Feed:
     ahead: Ahead[Event] | None = None
     walk: Generator[Event, None, None] | None = None
     compute: Ordered | None = None
+    worker: Alone | Ordered | None = None
 
     def close(self, wait: bool = True) -> None:
         """What runs ends, and `wait` waits for it, unless it hangs."""
@@ -38,6 +39,8 @@ class Feed:
             self.ahead is not None and self.ahead.hangs
         )
         wait = wait and not hangs
+        if self.worker is not None:
+            self.worker.closed = True  # the walk may be waiting for what never comes
         if compute is not None:
             compute.pool.close(wait=False)  # the walk may be waiting for what runs there
         if self.ahead is not None:
@@ -85,7 +88,7 @@ def open_feed(
     # A task that takes too long is named by who waits for it; this only notices a source that hangs.
     patience = None if prefetch.timeout is None else 1.5 * prefetch.timeout + 0.1
     ahead: Ahead[Event] = Ahead(walk, _sizes, limits, patience, lambda: worker.alive)
-    return Feed(ahead, ahead=ahead, compute=compute)
+    return Feed(ahead, ahead=ahead, compute=compute, worker=worker)
 
 
 def _pool(prefetch: Prefetch, node: Node) -> Pool | None:

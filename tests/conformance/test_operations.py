@@ -4,14 +4,21 @@ A row builds a pipeline and, where its order is known without playhead, says wha
 give: `expected(e)` is pass e as a list of plain Python values.
 """
 
+import functools
+import gzip
+import importlib
+import io
+import tarfile
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from playhead import Dataset
+from playhead import Dataset, FixedLenFeature, write_tfrecords
 from playhead.testing import assert_resumes_exactly
 
 
@@ -67,6 +74,10 @@ def generated(n=5):
 GENERATED = [0, 10, 20, 30, 40]
 
 
+def from_tf_data(n):
+    return importlib.import_module("tensorflow").data.Dataset.range(n)
+
+
 def noisy(x, rng):
     return x + rng.random()
 
@@ -78,6 +89,104 @@ def ragged(x):
 def padded(values, fill=0):
     longest = max(map(len, values))
     return [list(v) + [fill] * (longest - len(v)) for v in values]
+
+
+@functools.cache
+def directory():
+    return tempfile.TemporaryDirectory()
+
+
+def in_file(name, data):
+    """A file of that name that holds `data`."""
+    path = Path(directory().name, name)
+    if not path.exists():
+        path.write_bytes(data)
+    return path
+
+
+def in_records(name, compression=None):
+    """A TFRecord file of Examples with an "x"."""
+    path = Path(directory().name, name)
+    if not path.exists():
+        write_tfrecords([{"x": k} for k in range(7)], path, compression=compression)
+    return path
+
+
+def needing_arrow(make):
+    pytest.importorskip("pyarrow")
+    return make()
+
+
+def as_table():
+    return importlib.import_module("pyarrow").table(
+        {"x": range(7), "y": [[1.5] * (k % 3) for k in range(7)]}
+    )
+
+
+def in_parquet():
+    """Two row groups in a file of rows of unequal length."""
+    path = Path(directory().name, "a.parquet")
+    if not path.exists():
+        importlib.import_module("pyarrow.parquet").write_table(as_table(), path, row_group_size=4)
+    return path
+
+
+def in_tar(name, mode="w"):
+    """Five samples, of which each has a text and some have a number."""
+    path = Path(directory().name, name)
+    if not path.exists():
+        with tarfile.open(path, mode) as tar:
+            for k in range(5):
+                for extension in ("txt", "cls")[: 1 + k % 2]:
+                    info = tarfile.TarInfo(f"a/{k}.{extension}")
+                    info.size = 1
+                    tar.addfile(info, io.BytesIO(b"%d" % k))
+    return path
+
+
+def in_array_record():
+    """Files of four records and of three."""
+    module = pytest.importorskip("array_record.python.array_record_module")
+    for name, numbers in (("a.array_record", range(4)), ("b.array_record", range(4, 7))):
+        path = Path(directory().name, name)
+        if not path.exists():
+            writer = module.ArrayRecordWriter(str(path), "group_size:2")
+            for number in numbers:
+                writer.write(b"%d" % number)
+            writer.close()
+    return Path(directory().name, "*.array_record")
+
+
+def in_folder():
+    """Two files of one class and one of another."""
+    for name in ("pictures/b/0.png", "pictures/a/1.png", "pictures/a/0.jpg"):
+        path = Path(directory().name, name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if not path.exists():
+            path.write_bytes(name[9:].encode())
+    return Path(directory().name, "pictures")
+
+
+class Remembering:
+    """The tens up to 60, by an iterator that knows its own place."""
+
+    def __init__(self):
+        self.at = 0
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        if self.at == 6:
+            raise StopIteration
+        self.at += 1
+        return self.at * 10
+
+    def state_dict(self):
+        return {"at": self.at}
+
+    def load_state_dict(self, state):
+        self.at = state["at"]
 
 
 SOURCES = [
@@ -118,11 +227,145 @@ SOURCES = [
     row("sequence of nothing", lambda: Dataset.from_sequence([]), same([])),
     row("generator", lambda: Dataset.from_generator(count_up), same(GENERATED)),
     row("generator with start=", generated, same(GENERATED)),
+    row(
+        "generator that has a state",
+        lambda: Dataset.from_generator(Remembering),
+        same([10, 20, 30, 40, 50, 60]),
+    ),
+    row(
+        "generator that has a state, saved now and then",
+        lambda: Dataset.from_generator(Remembering, state_every=4).shuffle(3, seed=1).repeat(2),
+    ),
     row("generator of nothing", lambda: Dataset.from_generator(lambda: iter(())), same([])),
     row(
         "generator of a known length",
         lambda: Dataset.from_generator(count_up, length=5),
         same(GENERATED),
+    ),
+    row("tf.data pipeline", lambda: Dataset.from_tf(from_tf_data(3).batch(2)), same([[0, 1], [2]])),
+]
+
+FILES = [
+    row("lines", lambda: Dataset.from_lines(in_file("a.txt", b"x\r\n\ny")), same(["x", "", "y"])),
+    row("lines of an empty file", lambda: Dataset.from_lines(in_file("b.txt", b"")), same([])),
+    row(
+        "lines of which some are compressed",
+        lambda: Dataset.from_lines(
+            [in_file("c.txt", b"u\nv\n"), in_file("d.gz", gzip.compress(b"x\n\ny", mtime=0))],
+            skip_blank=True,
+        ),
+        same(["u", "v", "x", "y"]),
+    ),
+    row(
+        "json lines",
+        lambda: Dataset.from_json_lines(in_file("a.jsonl", b'{"x": 1, "y": [2]}\n{"x": null}\n')),
+        same([{"x": 1, "y": [2]}, {"x": None}]),
+    ),
+    row(
+        "csv, shuffled and repeated",
+        lambda: needing_arrow(
+            lambda: (
+                Dataset.from_csv(in_file("a.csv", b'x,y\n1,"a\nb"\n2,c\n3,d\n'))
+                .shuffle(seed=1)
+                .repeat(2)
+                .batch(2)
+            )
+        ),
+    ),
+    row(
+        "parquet",
+        lambda: needing_arrow(lambda: Dataset.from_parquet(in_parquet())),
+        same([{"x": k, "y": [1.5] * (k % 3)} for k in range(7)]),
+    ),
+    row(
+        "parquet, shuffled in windows",
+        lambda: needing_arrow(
+            lambda: Dataset.from_parquet(in_parquet(), columns=["x"]).shuffle(3, seed=1).batch(2)
+        ),
+    ),
+    row(
+        "frame",
+        lambda: needing_arrow(lambda: Dataset.from_frame(as_table())),
+        same([{"x": k, "y": [1.5] * (k % 3)} for k in range(7)]),
+    ),
+    row(
+        "tfrecords",
+        lambda: Dataset.from_tfrecords(
+            [in_records("a"), in_records("b")], features={"x": FixedLenFeature((), np.int64)}
+        ),
+        same([{"x": k % 7} for k in range(14)]),
+    ),
+    row(
+        "tfrecords shuffled and batched",
+        lambda: Dataset.from_tfrecords(in_records("a")).shuffle(seed=1).batch(3),
+    ),
+    row(
+        "tfrecords of which one file is compressed",
+        lambda: Dataset.from_tfrecords(
+            [in_records("a"), in_records("a.gz", "GZIP")],
+            features={"x": FixedLenFeature((), np.int64)},
+        ),
+        same([{"x": k % 7} for k in range(14)]),
+    ),
+    row(
+        "compressed tfrecords, shuffled and repeated",
+        lambda: (
+            Dataset.from_tfrecords(in_records("a.zz", "ZLIB")).shuffle(4, seed=1).repeat(2).batch(3)
+        ),
+    ),
+    row(
+        "tar",
+        lambda: Dataset.from_tar(in_tar("a.tar"), decode={"cls": int}),
+        same(
+            [
+                {"__key__": f"a/{k}", "txt": b"%d" % k, **({"cls": k} if k % 2 else {})}
+                for k in range(5)
+            ]
+        ),
+    ),
+    row(
+        "tar, shuffled and repeated",
+        lambda: Dataset.from_tar([in_tar("a.tar")] * 2).shuffle(seed=1).repeat(2),
+        every=3,
+    ),
+    row(
+        "tar of which some are compressed",
+        lambda: Dataset.from_tar([in_tar("a.tar"), in_tar("b.tar.gz", "w:gz")]).map(
+            lambda sample: sample["txt"]
+        ),
+        same([b"%d" % k for k in range(5)] * 2),
+    ),
+    row(
+        "array records",
+        lambda: Dataset.from_array_records(in_array_record()),
+        same([b"%d" % k for k in range(7)]),
+    ),
+    row(
+        "array records, shuffled and repeated",
+        lambda: Dataset.from_array_records(in_array_record()).shuffle(seed=1).repeat(2).batch(4),
+    ),
+    row(
+        "image folder",
+        lambda: Dataset.from_image_folder(in_folder()),
+        same([(b"a/0.jpg", 0), (b"a/1.png", 0), (b"b/0.png", 1)]),
+    ),
+    row(
+        "tokens",
+        lambda: Dataset.from_tokens(
+            in_file("a.bin", bytes(range(9))), np.uint8, length=3, stride=2, targets=True
+        ),
+        same([([k, k + 1, k + 2], [k + 1, k + 2, k + 3]) for k in (0, 2, 4)]),
+    ),
+    row(
+        "tokens of documents, shuffled and repeated",
+        lambda: (
+            Dataset.from_tokens(
+                in_file("b.bin", bytes(range(20))), np.uint8, length=3, documents=[0, 7, 8]
+            )
+            .shuffle(seed=1)
+            .repeat(2)
+            .batch(4)
+        ),
     ),
 ]
 
@@ -922,7 +1165,7 @@ def split_rows():
 
 VOCABULARY = [*CHOOSING, *MIXING, *NESTING, *CARRYING, *REGROUPING, *PACKING, *split_rows()]
 
-TABLE = [*SOURCES, *ORDER, *ELEMENTS, *BATCHES, *streams(), *NESTED, *VOCABULARY]
+TABLE = [*SOURCES, *FILES, *ORDER, *ELEMENTS, *BATCHES, *streams(), *NESTED, *VOCABULARY]
 
 
 def _with_itself(dataset):
@@ -1011,6 +1254,13 @@ def test_every_operation_of_dataset_has_a_row():
         "tensors",
         "sequence",
         "generator",
+        "tf_data",
+        "lines",
+        "json_lines",
+        "csv",
+        "parquet",
+        "frame",
+        "tokens",
         "shuffle",
         "repeat",
         "take",

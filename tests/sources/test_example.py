@@ -12,7 +12,13 @@ from hypothesis import strategies as st
 
 from playhead.errors import PipelineError, UnparsableRecord
 from playhead.plan.block import Columns, Rows
-from playhead.sources.example import FixedLenFeature, Parser, VarLenFeature, parse
+from playhead.sources.example import (
+    FixedLenFeature,
+    FixedLenSequenceFeature,
+    Parser,
+    VarLenFeature,
+    parse,
+)
 
 tf = pytest.importorskip("tensorflow")
 
@@ -68,6 +74,10 @@ def unpacked_ints(*values):
 def as_tf(feature):
     if isinstance(feature, VarLenFeature):
         return tf.io.VarLenFeature(TF[feature.dtype])
+    if isinstance(feature, FixedLenSequenceFeature):
+        return tf.io.FixedLenSequenceFeature(
+            feature.shape, TF[feature.dtype], feature.allow_missing
+        )
     return tf.io.FixedLenFeature(feature.shape, TF[feature.dtype], feature.default_value)
 
 
@@ -111,6 +121,10 @@ EVERY = [
     {"a": FixedLenFeature((2,), bytes)},
     {"a": FixedLenFeature((), bytes, b"d")},
     {"a": VarLenFeature(bytes)},
+    {"a": FixedLenSequenceFeature((), F32, allow_missing=True)},
+    {"a": FixedLenSequenceFeature((2,), F32, allow_missing=True)},
+    {"a": FixedLenSequenceFeature((1, 2), I64, allow_missing=True)},
+    {"a": FixedLenSequenceFeature((2,), bytes, allow_missing=True)},
 ]
 
 READ_ALIKE = {
@@ -399,14 +413,29 @@ def test_a_broken_integer_is_found_in_the_record_that_holds_it(data, position):
         FixedLenFeature((), F32, "x"),
         FixedLenFeature((), bytes, 3),
         VarLenFeature(bool),
-        tf.io.FixedLenSequenceFeature([], tf.float32, allow_missing=True),
+        FixedLenSequenceFeature((), F32),
+        FixedLenSequenceFeature((0,), F32, allow_missing=True),
+        FixedLenSequenceFeature((None,), F32, allow_missing=True),
         tf.io.RaggedFeature(tf.int64),
+        tf.io.SparseFeature("i", "v", tf.int64, 3),
         "float32",
     ],
 )
 def test_a_feature_that_no_example_can_hold_is_refused(feature):
     with pytest.raises(PipelineError, match="'a'"):
         Parser({"a": feature})
+
+
+def test_parts_of_a_shape_come_as_an_array_of_them():
+    features = {"a": tf.io.FixedLenSequenceFeature([2], tf.float32, allow_missing=True)}
+    block = parse([a(floats(1, 2, 3, 4)), b""], features)
+    first, second = (row["a"] for row in block.rows())
+    assert first.tolist() == [[1, 2], [3, 4]] and second.shape == (0, 2)
+    assert first.dtype == second.dtype == F32
+    assert Parser(features).spec()["a"].shape == (None, 2)
+    with pytest.raises(UnparsableRecord, match="3 values") as caught:
+        parse([b"", a(floats(1, 2, 3))], features)
+    assert (caught.value.position, caught.value.key) == (1, "a")
 
 
 def test_features_of_tensorflow_are_taken_as_they_are():

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import gzip
+import hashlib
 import os
 import struct
 import subprocess
 import sys
-import zlib
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from playhead import kernels, reference
-from playhead.errors import CorruptRecord, MissingSource, SourceChanged, SourceError
-from playhead.sources import index as indexing
-from playhead.sources.index import DIRECTORY, build, decode, encode, load_or_build
+from playhead.errors import CorruptRecord, MissingSource, SourceChanged
+from playhead.sources import building, keeping
+from playhead.sources.building import build, load_or_build
+from playhead.sources.index import FileIndex, decode, encode
+from playhead.sources.keeping import DIRECTORY
 
 tf = pytest.importorskip("tensorflow")
 
@@ -39,7 +40,7 @@ def scans(monkeypatch):
         seen.append(path)
         return build(path, *rest)
 
-    monkeypatch.setattr(indexing, "build", counting)
+    monkeypatch.setattr(building, "build", counting)
     return seen
 
 
@@ -84,7 +85,7 @@ def test_scan_finds_the_frames_that_tensorflow_wrote(tmp_path):
 def test_scanning_piece_by_piece_finds_the_same_frames(tmp_path, monkeypatch):
     path = write(tmp_path / "a", [bytes(n) for n in range(60)])
     whole = build(path)
-    monkeypatch.setattr(indexing, "_STRIDE", 50)
+    monkeypatch.setattr(building, "_STRIDE", 50)
     pieces = build(path)
     assert pieces.edges.tolist() == whole.edges.tolist()
     assert pieces.content == whole.content
@@ -234,7 +235,7 @@ def test_garbage_in_place_of_an_index_is_replaced(tmp_path, garbage):
 def test_impossible_offsets_are_refused_even_with_a_valid_checksum(tmp_path, edges):
     path = write(tmp_path / "a", [b"1", b"22"])
     index = build(path)
-    forged = indexing.FileIndex(
+    forged = FileIndex(
         path, 50, index.mtime_ns, True, np.array(edges, np.int64), index.crcs, index.content
     )
     assert decode(encode(forged), path) is None
@@ -260,7 +261,7 @@ def test_the_layout_is_the_documented_one(tmp_path):
     assert blob[88:100] == b"".join(stored)
     assert len(blob) == 104
     pairs = zip((3, 0, 5), stored, strict=True)
-    digest = indexing.hashlib.blake2b(
+    digest = hashlib.blake2b(
         b"".join(struct.pack("<q", n) + crc for n, crc in pairs), digest_size=16
     )
     assert blob[40:56] == digest.digest()
@@ -301,7 +302,7 @@ def test_without_any_place_to_write_the_index_is_kept_in_memory(tmp_path, monkey
     def refused(*_):
         raise PermissionError("read-only")
 
-    monkeypatch.setattr(indexing, "_write", refused)
+    monkeypatch.setattr(keeping, "_write", refused)
     assert load_or_build([path]).records == len(RECORDS)
 
 
@@ -320,7 +321,7 @@ def test_two_processes_may_build_the_same_index_at_once(tmp_path):
     path = write(tmp_path / "a", [bytes(n % 90) for n in range(2000)])
     code = (
         "import sys, pathlib\n"
-        "from playhead.sources.index import load_or_build\n"
+        "from playhead.sources.building import load_or_build\n"
         "for _ in range(20):\n"
         "    index = load_or_build([sys.argv[1]])\n"
         "    assert index.records == 2000\n"
@@ -386,17 +387,6 @@ def test_a_missing_file_is_named_with_the_working_directory(tmp_path, monkeypatc
         load_or_build([str(tmp_path)])
 
 
-def test_remote_and_compressed_files_are_refused_plainly(tmp_path):
-    zipped, squeezed = tmp_path / "zipped", tmp_path / "squeezed"
-    data = Path(write(tmp_path / "a")).read_bytes()
-    zipped.write_bytes(gzip.compress(data))
-    squeezed.write_bytes(zlib.compress(data))
-    for path in ("gs://bucket/a", str(tmp_path / "a.gz"), str(zipped), str(squeezed)):
-        with pytest.raises(SourceError, match="only local, uncompressed") as caught:
-            load_or_build([path])
-        assert caught.value.file == path
-
-
 def test_a_record_whose_frame_begins_like_gzip_is_no_gzip(tmp_path):
     path = write(tmp_path / "a", [bytes(0x088B1F)])
     assert Path(path).read_bytes()[:3] == b"\x1f\x8b\x08"
@@ -416,7 +406,7 @@ def test_a_file_that_is_written_while_it_is_indexed_is_refused(tmp_path):
 def test_a_long_scan_in_front_of_somebody_shows_a_bar(tmp_path, monkeypatch, capfd):
     pytest.importorskip("rich")
     path = write(tmp_path / "a")
-    monkeypatch.setattr(indexing, "_LONG", 0)
+    monkeypatch.setattr(keeping, "_LONG", 0)
     load_or_build([path])
     assert capfd.readouterr().err == ""
     os.utime(path, ns=(0, 1))

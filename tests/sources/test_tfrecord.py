@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import pickle
+import sys
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,8 +14,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from playhead import Dataset, kernels
 from playhead.errors import (
     CorruptRecord,
+    IgnoredError,
     MissingSource,
     PipelineError,
     SourceChanged,
@@ -21,9 +25,10 @@ from playhead.errors import (
 )
 from playhead.plan.block import ArraySpec, Columns, Rows
 from playhead.plan.places import Places
-from playhead.sources import tfrecord
+from playhead.sources import maps, reading
 from playhead.sources.example import FixedLenFeature, VarLenFeature
 from playhead.sources.tfrecord import tfrecords
+from playhead.testing import assert_resumes_exactly
 
 tf = pytest.importorskip("tensorflow")
 
@@ -188,7 +193,7 @@ def test_an_unparsable_record_is_named_by_file_and_number(tmp_path):
     assert f"{path}, record 1 at byte" in str(caught.value)
 
 
-@pytest.mark.parametrize("verify", ["always", "index", "never"])
+@pytest.mark.parametrize("verify", ["always", "index", "read", "never"])
 def test_every_way_to_verify_reads_the_same_bytes(tmp_path, verify):
     records = [bytes([k]) * k for k in range(50)]
     assert read(tfrecords(write(tmp_path / "a", records), verify=verify)) == records
@@ -240,6 +245,26 @@ def test_index_and_never_do_not_check_at_the_read(tmp_path):
         damaged_later(path, 12, 0x20, source)
 
 
+def test_damage_found_at_the_read_only_can_be_left_out_and_is_left_out_again(tmp_path):
+    records = [b"%d" % k for k in range(8)]
+    path = write(tmp_path / "a", records)
+    data = bytearray(Path(path).read_bytes())
+    at = sum(16 + len(record) for record in records[:5]) + 12
+    data[at] ^= 1
+    Path(path).write_bytes(data)
+    with pytest.raises(CorruptRecord, match="record 5"):
+        tfrecords(path)
+    ds = Dataset(tfrecords(path, verify="read"))
+    with pytest.raises(CorruptRecord) as caught:
+        list(ds)
+    assert (caught.value.record, caught.value.offset, caught.value.reason) == (5, at - 12, "data")
+    kept = ds.ignore_errors()
+    assert list(kept) == records[:5] + records[6:]
+    assert_resumes_exactly(lambda: Dataset(tfrecords(path, verify="read")).ignore_errors())
+    with pytest.warns(IgnoredError, match="record 5"):
+        list(ds.ignore_errors(log_warning=True))
+
+
 def test_another_valid_file_written_over_the_first_is_found(tmp_path):
     path = write(tmp_path / "a", [b"one", b"two"])
     source = tfrecords(path)
@@ -259,7 +284,7 @@ def test_another_file_under_the_same_name_leaves_an_open_reader_alone(tmp_path):
     assert read(source) == [b"one", b"two"]
 
 
-@pytest.mark.parametrize("verify", ["always", "index", "never"])
+@pytest.mark.parametrize("verify", ["always", "index", "read", "never"])
 @pytest.mark.parametrize("records", [[b"ONE", b"two"], [b"one", b"two", b"three"], [b"one"]])
 def test_a_file_replaced_between_indexing_and_opening_is_found(tmp_path, records, verify):
     path = write(tmp_path / "a", [b"one", b"two"])
@@ -271,12 +296,47 @@ def test_a_file_replaced_between_indexing_and_opening_is_found(tmp_path, records
     assert caught.value.file == path
 
 
-@pytest.mark.parametrize("verify", ["always", "index", "never"])
+@pytest.mark.parametrize("verify", ["always", "index", "read", "never"])
 def test_a_touched_file_is_still_the_same(tmp_path, verify):
     path = write(tmp_path / "a", [b"one", b"two"])
     source = tfrecords(path, verify=verify)
     os.utime(path, ns=(0, 1))
     assert read(source) == [b"one", b"two"]
+
+
+@pytest.mark.parametrize("verify", ["always", "index", "read", "never"])
+def test_a_file_that_grows_while_it_is_read_is_found(tmp_path, monkeypatch, verify):
+    monkeypatch.setattr(reading, "_PATIENCE", 0.0)
+    path = write(tmp_path / "a", [b"one", b"two"])
+    source = tfrecords(path, verify=verify)
+    assert read(source) == [b"one", b"two"]
+    with open(path, "ab") as file:
+        file.write(Path(write(tmp_path / "b", [b"three"])).read_bytes())
+    with pytest.raises(SourceChanged, match="while it was in use"):
+        read(source)
+    assert read(tfrecords(path, verify=verify)) == [b"one", b"two", b"three"]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="its files have no holes unless asked for")
+def test_records_behind_four_gibibytes_are_read(tmp_path):
+    hole = (1 << 32) + 5
+    small = Path(write(tmp_path / "small", [b"behind", b"last"])).read_bytes()
+    path = str(tmp_path / "large")
+    with open(path, "wb") as file:
+        file.write(kernels.header(hole))
+        file.seek(hole + 4, os.SEEK_CUR)  # zeros that take no room on the disk, and no sound CRC
+        file.write(small)
+    source = tfrecords(path, verify="never")
+    assert source.reader.index.edges.tolist()[1:] == [
+        hole + 16,
+        hole + 16 + 22,
+        hole + 16 + len(small),
+    ]
+    assert read(source, [2, 1]) == [b"last", b"behind"]
+    checked = replace(source, reader=replace(source.reader, verify="always"))
+    assert read(checked, [1, 2]) == [b"behind", b"last"]
+    again = tfrecords(path, verify="never")
+    assert again.reader.index.edges.tolist() == source.reader.index.edges.tolist()
 
 
 def test_a_file_that_vanished_is_missing(tmp_path):
@@ -298,7 +358,7 @@ def test_a_source_travels_through_pickle(tmp_path):
 
 
 def test_threads_may_read_at_once_with_few_files_open(tmp_path, monkeypatch):
-    monkeypatch.setattr(tfrecord, "_OPEN_FILES", 2)
+    monkeypatch.setattr(maps, "_OPEN_FILES", 2)
     records = [str(k).encode() for k in range(60)]
     paths = [write(tmp_path / f"{k:02}", records[3 * k : 3 * k + 3]) for k in range(20)]
     source = tfrecords(paths)
@@ -307,15 +367,15 @@ def test_threads_may_read_at_once_with_few_files_open(tmp_path, monkeypatch):
         blocks = list(pool.map(source.gather, orders))
     for order, block in zip(orders, blocks, strict=True):
         assert block.nest.tolist() == [records[k] for k in order]
-    assert len(source.reader._maps) <= 2
+    assert len(source.reader.maps._open) <= 2
 
 
 @pytest.mark.parametrize("at_once", [1, 2, 3, 64])
 def test_records_of_more_files_than_are_open_at_once_come_back_in_order(
     tmp_path, monkeypatch, at_once
 ):
-    monkeypatch.setattr(tfrecord, "_OPEN_FILES", 2)
-    monkeypatch.setattr(tfrecord, "_FILES_AT_ONCE", at_once)
+    monkeypatch.setattr(maps, "_OPEN_FILES", 2)
+    monkeypatch.setattr(reading, "_FILES_AT_ONCE", at_once)
     records = examples(range(21))
     paths = [write(tmp_path / str(k), records[3 * k : 3 * k + 3]) for k in range(7)]
     index = np.random.default_rng(0).integers(0, 21, 50)
@@ -334,8 +394,8 @@ def test_records_of_more_files_than_are_open_at_once_come_back_in_order(
 
 @pytest.mark.parametrize("at_once", [1, 64])
 def test_an_unparsable_record_among_several_files_is_named(tmp_path, monkeypatch, at_once):
-    monkeypatch.setattr(tfrecord, "_OPEN_FILES", 2)
-    monkeypatch.setattr(tfrecord, "_FILES_AT_ONCE", at_once)
+    monkeypatch.setattr(maps, "_OPEN_FILES", 2)
+    monkeypatch.setattr(reading, "_FILES_AT_ONCE", at_once)
     paths = [write(tmp_path / name, examples([1, 2])) for name in "ab"]
     paths.append(write(tmp_path / "c", [*examples([3]), b"\x0a\x05"]))
     source = tfrecords(paths, features={"x": FixedLenFeature((), np.int64)})

@@ -1,4 +1,4 @@
-"""The command line: `playhead demo`, `playhead inspect`. One file a verb, loaded when called."""
+"""The command line: `playhead demo`, `index` and `inspect`. One file a verb, loaded when called."""
 
 from __future__ import annotations
 

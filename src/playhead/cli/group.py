@@ -13,6 +13,7 @@ from playhead import __version__
 _VERBS = {
     "demo": ("demo", "Kill a real training again and again, and compare bit by bit."),
     "demo-train": ("digits", None),
+    "index": ("index", "Find out where the records of TFRecord files lie, ahead of a run."),
     "inspect": ("inspect", "Say where a training run, or a saved position, stands."),
 }
 

@@ -80,6 +80,7 @@ class Ordered:
         self.timeout = timeout
         self.tuner = tuner
         self.hangs = False
+        self.closed = False
         self.alive = 0.0  # when the last outcome came, by time.monotonic
         self.ahead = 0
 

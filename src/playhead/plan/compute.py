@@ -136,6 +136,9 @@ class Needed(Pace):
 class Compute(Protocol):
     """What a stream is given to compute with: a pool, or the caller's own thread."""
 
+    closed: bool
+    """Whether nobody wants any more of it: a walk that waits for news may end."""
+
     def ordered(
         self, job: Job[Item, Result], items: Iterable[Item], *, weight: int = 1, after: bool = False
     ) -> Iterator[tuple[Item, Outcome[Result]]]:

@@ -21,6 +21,8 @@ SERIOUS = (
     errors.PipelineError,
     errors.PositionError,
     errors.SourceChanged,
+    errors.MissingSource,
+    errors.MessagesGone,
 )
 
 

@@ -85,6 +85,11 @@ class Node(ABC):
         return all(parent.seekable for parent in self.parents)
 
     @cached_property
+    def repeatable(self) -> bool:
+        """Whether every walk gives the same elements in the same order."""
+        return all(parent.repeatable for parent in self.parents)
+
+    @cached_property
     def parted(self) -> bool:
         """Whether its elements are parts of batches, one for each of several processes."""
         return any(parent.parted for parent in self.parents)
@@ -371,6 +376,7 @@ class Serial:
     """Everything in the caller's thread, nothing ahead of what is asked for."""
 
     need: Callable[[], int] | None = None
+    closed = False
 
     def ordered(
         self, job: Job[Item, Result], items: Iterable[Item], *, weight: int = 1, after: bool = False

@@ -401,6 +401,11 @@ class Split(Node):
     index: int
 
     def __post_init__(self) -> None:
+        if not self.parent.repeatable:
+            raise PipelineError(
+                "split: each process walks the whole stream, and this one gives each another order",
+                help='from_kafka(order="round_robin") with until= is the same for all',
+            )
         spec = self.parent.static_spec()
         sizes = {leaf.shape[0] if leaf.shape else None for leaf in leaves(spec)} if spec else set()
         if len(sizes) == 1 and (size := sizes.pop()) is not None and size < self.count:

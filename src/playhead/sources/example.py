@@ -17,43 +17,24 @@ packed runs, or a run cut short, tf.io silently keeps the first part; here that 
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, ClassVar
 
 import numpy as np
 
 from playhead import kernels
-from playhead.errors import PipelineError
 from playhead.kernels import Records
 from playhead.plan.aligned import aligned_empty
 from playhead.plan.block import ArraySpec, Block, Columns, Nest, Rows, object_array
 from playhead.reference import Checksums, Integers
 from playhead.sources import wire
-from playhead.sources.wire import BYTES, DTYPES, FLOAT, INT64, NAMES, Array, Field, Kind
-
-
-@dataclass(frozen=True)
-class FixedLenFeature:
-    """A feature with the values of `shape` in every record, or `default_value` where it is missing.
-
-    `dtype` is float32, int64 or bytes (str means bytes). A default of fewer values is broadcast to
-    `shape`.
-    """
-
-    shape: Sequence[int] | int
-    dtype: Any
-    default_value: Any = None
-
-
-@dataclass(frozen=True)
-class VarLenFeature:
-    """A feature with any number of values: a 1-D array, empty where the record lacks it."""
-
-    dtype: Any
-
-
-Feature: TypeAlias = FixedLenFeature | VarLenFeature
+from playhead.sources.features import Feature as Feature
+from playhead.sources.features import FixedLenFeature as FixedLenFeature
+from playhead.sources.features import FixedLenSequenceFeature as FixedLenSequenceFeature
+from playhead.sources.features import VarLenFeature as VarLenFeature
+from playhead.sources.features import field_of
+from playhead.sources.wire import BYTES, DTYPES, FLOAT, Array, Field
 
 
 def parse(records: Sequence[bytes], features: Mapping[str, Feature | Any]) -> Block:
@@ -64,15 +45,18 @@ def parse(records: Sequence[bytes], features: Mapping[str, Feature | Any]) -> Bl
 class Parser:
     """Parses Examples into the features named by a dict.
 
-    Takes `FixedLenFeature` and `VarLenFeature` of this module or of `tf.io`; raises `PipelineError`
-    for others, for dtypes that an Example cannot hold, and for defaults that do not fit.
+    Takes `FixedLenFeature`, `VarLenFeature` and `FixedLenSequenceFeature` of this module or of
+    `tf.io`; raises `PipelineError` for others, for dtypes that an Example cannot hold, and for
+    defaults that do not fit.
 
     >>> Parser({"label": FixedLenFeature((), np.int64, 7)}).parse([b"", b""]).nest
     {'label': array([7, 7])}
     """
 
+    native: ClassVar[bool] = True
+
     def __init__(self, features: Mapping[str, Feature | Any]) -> None:
-        self.fields = tuple(_field(name, feature) for name, feature in features.items())
+        self.fields = tuple(field_of(name, feature) for name, feature in features.items())
         self._names = tuple(f.name.encode() for f in self.fields)
         self._kinds = bytes(f.kind for f in self.fields)
         counts = [-1 if f.shape is None else f.count for f in self.fields]
@@ -82,14 +66,17 @@ class Parser:
     @property
     def digest(self) -> str:
         """Names, dtypes, shapes and defaults in 16 hex digits, in whatever order the names are."""
-        said = sorted(repr((f.name, f.kind, f.shape, f.default)) for f in self.fields)
+        said = sorted(
+            repr((f.name, f.kind, f.shape, f.default, *([f.inner] if f.inner else [])))
+            for f in self.fields
+        )
         return hashlib.blake2b("\n".join(said).encode(), digest_size=8).hexdigest()
 
     def spec(self) -> Nest:
         """The `ArraySpec` of each feature."""
         return {
             f.name: ArraySpec(
-                (None,) if f.shape is None else f.shape,
+                (None, *f.inner) if f.shape is None else f.shape,
                 bytes if f.kind == BYTES else DTYPES[f.kind],
             )
             for f in self.fields
@@ -148,7 +135,25 @@ class Parser:
     def _block(self, made: dict[str, Array | list[Array]], size: int) -> Block:
         if all(f.shape is not None for f in self.fields):
             return Columns(made, size)
+        for field in self.fields:
+            if field.inner:
+                made[field.name] = [
+                    _in_parts(field, values, k) for k, values in enumerate(made[field.name])
+                ]
         return Rows([{name: made[name][k] for name in made} for k in range(size)])
+
+
+def _in_parts(field: Field, values: Array, position: int) -> Array:
+    """A record's values as parts of `field.inner`."""
+    each = math.prod(field.inner)
+    if len(values) % each:
+        raise wire.unparsable(
+            position,
+            field.name,
+            f"feature {field.name!r} holds {len(values)} values, and parts of shape {field.inner} take "
+            f"{each} each",
+        )
+    return values.reshape(-1, *field.inner)
 
 
 def _fixed_bytes(field: Field, lists: Records, counts: Integers) -> Array | None:
@@ -188,75 +193,6 @@ def _all_bytes(lists: Records, counts: Integers) -> list[bytes] | None:
     if not kernels.values(BYTES, lists, counts, spans):
         return None
     return kernels.slices(Records(lists.buffers, np.repeat(lists.which, present), *spans))
-
-
-def _field(name: str, feature: Any) -> Field:
-    kind = _kind(name, getattr(feature, "dtype", None))
-    match type(feature).__name__:
-        case "VarLenFeature":
-            return Field(name, kind, None, [] if kind == BYTES else b"")
-        case "FixedLenFeature":
-            shape = _shape(name, feature.shape)
-            return Field(name, kind, shape, _default(name, kind, shape, feature.default_value))
-    raise PipelineError(
-        f"feature {name!r} is {feature!r}",
-        help="FixedLenFeature and VarLenFeature are read in this version",
-    )
-
-
-def _kind(name: str, dtype: Any) -> Kind:
-    dtype = getattr(dtype, "as_numpy_dtype", dtype)
-    if dtype in (bytes, str, object):
-        return BYTES
-    try:
-        return {np.dtype(np.float32): FLOAT, np.dtype(np.int64): INT64}[np.dtype(dtype)]
-    except (TypeError, KeyError):
-        raise PipelineError(
-            f"feature {name!r} has dtype {dtype!r}; an Example holds float32, int64 and bytes",
-            help="parse as one of these, and cast in a map",
-        ) from None
-
-
-def _shape(name: str, shape: Any) -> tuple[int, ...]:
-    sizes = [shape] if isinstance(shape, int | np.integer) else list(shape)
-    if any(not isinstance(size, int | np.integer) or size < 0 for size in sizes):
-        raise PipelineError(
-            f"feature {name!r} has shape {shape!r}, whose sizes are not all known",
-            help="use VarLenFeature where the number of values varies",
-        )
-    return tuple(int(size) for size in sizes)
-
-
-def _default(name: str, kind: Kind, shape: tuple[int, ...], value: Any) -> Any:
-    """A default in the form that `_values` gives; None where there is none."""
-    if value is None:
-        return None
-    try:
-        given = np.asarray(value, object) if kind == BYTES else np.asarray(value)
-        whole = given.size == np.prod(shape, dtype=np.int64)
-        filled = given.reshape(shape) if whole else np.broadcast_to(given, shape)
-        if kind == BYTES:
-            return [v.encode() if isinstance(v, str) else b"" + v for v in filled.ravel()]
-        if given.size and given.dtype.kind not in ("iu" if kind == INT64 else "iuf"):
-            raise TypeError
-        if kind == FLOAT:
-            return filled.astype("<f4").tobytes()
-        return b"".join(_as_varint(int(v)) for v in filled.ravel())
-    except (TypeError, ValueError):
-        raise PipelineError(
-            f"feature {name!r}: default_value {value!r} does not fit {NAMES[kind]}{list(shape)}"
-        ) from None
-
-
-def _as_varint(value: int) -> bytes:
-    if not -(2**63) <= value < 2**63:
-        raise ValueError
-    value &= 0xFFFFFFFFFFFFFFFF
-    out = bytearray()
-    while value > 127:
-        out.append(value & 127 | 128)
-        value >>= 7
-    return bytes([*out, value])
 
 
 def _as_values(field: Field) -> Any:

@@ -1,4 +1,4 @@
-"""What a generator function yields: walked, and resumed by walking again or by its own `start=`."""
+"""What a generator function yields: walked, and resumed by its `start=`, its own state, or walking again."""
 
 from __future__ import annotations
 
@@ -18,11 +18,16 @@ from playhead.plan.compute import Chunk, Compute
 from playhead.plan.functions import function_name
 from playhead.plan.node import UNKNOWN, Node, Source
 from playhead.plan.places import Cursor, Index, Places, Record, is_place
+from playhead.sources.states import Saved, Walk, is_saved, opened, protocol
 
 
 @dataclass(frozen=True, eq=False)
 class Generated(Source):
-    """The elements of `function(*args)`, called anew in every epoch. The cursor is how many were taken."""
+    """The elements of `function(*args)`, called anew in every epoch.
+
+    The cursor is [epoch, elements taken], or where what the function gives knows its own place
+    {"at": that, "taken", "state"}: its state behind `taken` elements.
+    """
 
     op: ClassVar[str] = "generator"
     runs_user_code: ClassVar[bool] = True
@@ -32,6 +37,7 @@ class Generated(Source):
     count: int | None
     version: str | None
     signature: Nest | None = None  # an `Expected` for each leaf
+    state_every: int = 1
     parents: tuple[Node, ...] = field(default=(), kw_only=True)
 
     @property
@@ -74,11 +80,14 @@ class Generated(Source):
         return [epoch, 0]
 
     def fits(self, cursor: Cursor, epoch: int) -> bool:
+        if isinstance(cursor, dict):
+            return is_saved(cursor) and cursor["at"][0] == epoch
         return is_place(cursor) and cursor[0] == epoch
 
     def walk(self, cursor: Cursor, compute: Compute) -> Iterator[Chunk]:
-        epoch, index = cursor
-        items = self._open(index)
+        epoch, index = cursor["at"] if isinstance(cursor, dict) else cursor
+        walk = self._open(index, Saved.of(cursor))
+        items: Any = walk.items
         closing: Any = contextlib.closing(items) if hasattr(items, "close") else None
         pace = compute.pace(self)
         rows: list[Any] = []
@@ -87,47 +96,51 @@ class Generated(Source):
                 began = time.perf_counter()
                 for item in items:
                     rows.append(self._taken(item))
+                    walk.look(index + len(rows))
                     seconds = time.perf_counter() - began
                     if len(rows) >= pace.size or seconds > pace.seconds:
                         pace.report(len(rows), seconds)
-                        yield self._chunk(epoch, index, rows)
+                        yield self._chunk(epoch, index, rows, walk.cut())
                         index, rows, began = index + len(rows), [], time.perf_counter()
             except Exception as error:
                 if rows:
-                    yield self._chunk(epoch, index, rows)
+                    yield self._chunk(epoch, index, rows, walk.cut())
                 error.add_note(
                     f"playhead: in from_generator({function_name(self.function)}), "
                     f"item {index + len(rows)}"
                 )
                 raise
             if rows:
-                yield self._chunk(epoch, index, rows)
+                yield self._chunk(epoch, index, rows, walk.cut())
 
-    def _open(self, index: int) -> Any:
-        if not index:
-            return iter(self.function(*self.args))
+    def _open(self, index: int, saved: Saved | None) -> Walk:
         if self.takes_start:
-            return iter(self.function(*self.args, start=index))
-        warn(
-            f"resuming from_generator({function_name(self.function)}) replays {index} elements; "
-            "a function that takes start= resumes at once",
-            SlowResume,
-        )
-        items = iter(self.function(*self.args))
-        for number in range(index):
+            made = self.function(*self.args, start=index) if index else self.function(*self.args)
+            return Walk(iter(made), None, self.state_every)
+        walk, stands = opened(self.function(*self.args), saved, self.state_every)
+        begin = saved.taken if saved is not None and stands else 0
+        if index and not stands:
+            warn(
+                f"resuming from_generator({function_name(self.function)}) replays {index} elements; "
+                "a function that takes start=, or gives what has a state, resumes at once",
+                SlowResume,
+            )
+        items = walk.items
+        for number in range(begin, index):
             if next(items, items) is items:
                 raise SourceChanged(
                     f"from_generator({function_name(self.function)}) ended after {number} elements, "
                     f"and the position stands at {index}",
                     help="restore what it yields, or start anew",
                 )
-        return items
+            walk.look(number + 1)
+        return walk
 
-    def _chunk(self, epoch: int, index: int, rows: list[Any]) -> Chunk:
+    def _chunk(self, epoch: int, index: int, rows: list[Any], saved: tuple[Saved, ...]) -> Chunk:
         return Chunk(
             Rows(rows),
             Places(epoch, np.arange(index, index + len(rows), dtype=np.int64)),
-            partial(_after, epoch, index),
+            partial(_after, epoch, index, saved),
             lambda j: [self.record(epoch, index + j)],
         )
 
@@ -135,8 +148,10 @@ class Generated(Source):
         return Record(self.info.name or function_name(self.function), epoch, index)
 
 
-def _after(epoch: int, index: int, j: int) -> Cursor:
-    return [epoch, index + j]
+def _after(epoch: int, index: int, saved: tuple[Saved, ...], j: int) -> Cursor:
+    at = [epoch, index + j]
+    newest = next((state for state in reversed(saved) if state.taken <= index + j), None)
+    return at if newest is None else newest.cursor(at)
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,16 +244,41 @@ def _fitted(expected: Expected, value: Any) -> Any:
     return made
 
 
+class _Again:
+    """A function that gives the same iterable each time."""
+
+    def __init__(self, items: Any) -> None:
+        self._items = items
+        self.__name__ = self.__qualname__ = type(items).__name__
+
+    def __call__(self) -> Any:
+        return self._items
+
+
 def generated(
     function: Any,
     args: tuple[Any, ...],
     length: int | None,
     version: str | None,
     signature: Nest | None = None,
+    state_every: int = 1,
 ) -> Generated:
-    """Raises TypeError for what is not a function that gives an iterable."""
-    if not callable(function):
-        raise TypeError(
-            f"from_generator needs a function that returns an iterable, not {type(function).__name__}"
+    """The elements of what a function gives, or an iterable whose iterators know their own places.
+
+    Raises TypeError for what is neither, and `PipelineError` for `state_every` below 1.
+    """
+    if state_every < 1:
+        raise PipelineError(
+            f"from_generator: state_every counts elements, and {state_every} is none"
         )
-    return Generated(function, args, length, version, signature)
+    if callable(function):
+        return Generated(function, args, length, version, signature, state_every)
+    kind = type(function).__name__
+    if hasattr(function, "__next__") or protocol(function) is not None:
+        raise TypeError(
+            f"from_generator needs a function that makes a {kind} for each pass, and was given one: what "
+            "moves on while it is read cannot be read twice. Give it a function, as in lambda: make_it()"
+        )
+    if not hasattr(function, "__iter__") or protocol(iter(function)) is None:
+        raise TypeError(f"from_generator needs a function that returns an iterable, not {kind}")
+    return Generated(_Again(function), args, length, version, signature, state_every)

@@ -1,9 +1,7 @@
 """Where each record of a TFRecord file lies, kept in a file so that it is found out once.
 
-The index of `data/train.tfrecord` is `data/playhead-index/train.tfrecord.index`: in a directory of
-its own, so that a pattern that names the data (`train-*`) never names an index. Where that cannot
-be written, or where the caller names a directory, the name also carries a digest of the data's
-absolute path.
+The index of `data/train.tfrecord` is `data/playhead-index/train.tfrecord.index`; `keeping` says where
+else it may lie.
 
 Layout, all integers little-endian, n records:
 
@@ -12,7 +10,8 @@ Layout, all integers little-endian, n records:
     8           4         uint32  version of this layout, 1
     12          4         uint32  flags; bit 0: the CRC of every record's data was checked
     16          8         uint64  size of the data file in bytes
-    24          8         int64   its modification time in nanoseconds
+    24          8         int64   its modification time in nanoseconds; of a remote file a number that
+                                  stands for its version, as the store tells it (0: it tells none)
     32          8         uint64  n
     40          16        content: blake2b over n times (int64 length, uint32 stored data CRC)
     56          8(n+1)    int64   where each record's frame begins, then where the last ends
@@ -26,40 +25,32 @@ is built anew.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
-import importlib.util
-import mmap
-import os
-import secrets
 import struct
-import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
 from playhead import kernels
-from playhead.errors import CorruptRecord, MissingSource, SourceChanged, SourceError
+from playhead.errors import CorruptRecord, UnparsableRecord
 from playhead.kernels import FRAME
+from playhead.sources.keeping import Mapped as Mapped
+from playhead.sources.keeping import mapped as mapped
+from playhead.sources.maps import Seen
 
-DIRECTORY = "playhead-index"
 MAGIC = b"PLAYHIDX"
 VERSION = 1
 SAMPLE = 64
 
-Verify: TypeAlias = Literal["always", "index", "never"]
+Verify: TypeAlias = Literal["always", "index", "read", "never"]
 Integers: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
 Checksums: TypeAlias = np.ndarray[Any, np.dtype[np.uint32]]
-Mapped: TypeAlias = bytes | mmap.mmap
 
 _HEADER = struct.Struct("<8sIIQqQ16s")
 _VERIFIED = 1
-_STRIDE = 64 << 20
-_LONG = 256 << 20
 _HASHED_AT_ONCE = 1 << 20
 
 
@@ -74,6 +65,11 @@ class FileIndex:
     edges: Integers
     crcs: Checksums
     content: bytes
+
+    @property
+    def seen(self) -> Seen:
+        """The file as it was when it was indexed."""
+        return Seen(self.path, self.size, self.mtime_ns)
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,89 +124,12 @@ class Index:
         """The part of the index that is about one file, as views."""
         start, stop = int(self.starts[number]), int(self.starts[number] + self.counts[number])
         edges, crcs = self.edges[start + number : stop + number + 1], self.crcs[start:stop]
-        path, size, mtime = self.paths[number], self.sizes[number], self.mtimes_ns[number]
-        return FileIndex(path, size, mtime, False, edges, crcs, b"")
+        seen = self.seen(number)
+        return FileIndex(seen.path, seen.size, seen.mtime_ns, False, edges, crcs, b"")
 
-
-def load_or_build(
-    paths: Sequence[str], *, where: str | None = None, verify: Verify = "always"
-) -> Index:
-    """The index of local, uncompressed TFRecord files, in the order of `paths`.
-
-    Indexes that fit are read; the others are built, with a progress bar where that takes long and
-    someone is watching, and kept in `where` if given, else beside the data, else in the local
-    cache. With `verify` other than "never" the CRC of every record has been checked, now or when
-    the index was built.
-
-    Raises `MissingSource` for a file that is not there, `CorruptRecord` for one that is damaged
-    (with `file`, `offset` in bytes, `record` and `reason`), `SourceChanged` for one that is written
-    meanwhile, and `SourceError` for one that is remote or compressed.
-    """
-    check = verify != "never"
-    for path in paths:
-        refuse_unreadable(path)
-    found = {path: _load(path, where, check) for path in dict.fromkeys(paths)}
-    missing = [path for path, index in found.items() if index is None]
-    with _progress(sum(os.path.getsize(path) for path in missing)) as advance:
-        for path in missing:
-            found[path] = index = build(path, check, advance)
-            _store(index, where)
-    return Index.of([index for index in (found[path] for path in paths) if index is not None])
-
-
-def refuse_unreadable(path: str) -> None:
-    """Raise for what this version cannot read: remote or compressed files, directories, nothing."""
-    kind = "remote" if "://" in path else "compressed" if path.endswith((".gz", ".zz")) else None
-    if kind is not None:
-        raise _unsupported(path, kind)
-    if os.path.isdir(path):
-        raise MissingSource(
-            f"{path} is a directory, not a TFRecord file",
-            help=f"name the files in it, as in {os.path.join(path, '*.tfrecord')!r}",
-            file=path,
-        )
-    if not os.path.exists(path):
-        raise MissingSource(
-            f"no file {path} (the working directory is {os.getcwd()})",
-            help="check the spelling, and that the data is mounted on this machine",
-            file=path,
-        )
-
-
-def build(
-    path: str, check: bool = True, advance: Callable[[int], None] = lambda count: None
-) -> FileIndex:
-    """Scan one file; `advance` hears of every stretch of bytes that is done."""
-    with open(path, "rb") as file:
-        before = os.fstat(file.fileno())
-        buffer = mapped(file.fileno(), before.st_size)
-        scans: list[kernels.Scan] = []
-        position = records = 0
-        while position < before.st_size:
-            scans.append(kernels.scan(buffer, position, check, position + _STRIDE))
-            damage = scans[-1].damage
-            if damage is not None:
-                if damage.offset == 0 and _is_compressed(buffer):
-                    raise _unsupported(path, "compressed")
-                raise corrupt(path, damage.offset, records + damage.record, damage.reason)
-            advance(scans[-1].end - position)
-            position, records = scans[-1].end, records + len(scans[-1].offsets)
-        after = os.fstat(file.fileno())
-    if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):
-        raise changed(path, "while it was indexed")
-    crcs = _joined([s.crcs for s in scans], np.uint32)
-    content = content_of(_joined([s.lengths for s in scans], np.int64), crcs)
-    edges = _joined([s.offsets for s in scans] + [np.array([before.st_size])], np.int64)
-    return FileIndex(path, before.st_size, before.st_mtime_ns, check, edges, crcs, content)
-
-
-def mapped(descriptor: int, size: int) -> Mapped:
-    """The file's bytes, mapped read-only; nothing for an empty file, which cannot be mapped."""
-    if not size:
-        return b""
-    if sys.version_info >= (3, 13) and sys.platform != "win32":
-        return mmap.mmap(descriptor, size, access=mmap.ACCESS_READ, trackfd=False)
-    return mmap.mmap(descriptor, size, access=mmap.ACCESS_READ)
+    def seen(self, number: int) -> Seen:
+        """A file as it was when it was indexed."""
+        return Seen(self.paths[number], self.sizes[number], self.mtimes_ns[number])
 
 
 def content_of(lengths: Integers, crcs: Checksums) -> bytes:
@@ -237,6 +156,16 @@ def agrees(index: FileIndex, buffer: Mapped) -> bool:
     return True
 
 
+def index_of(
+    seen: Seen, checked: bool, parts: Sequence[tuple[Integers, Integers, Checksums]]
+) -> FileIndex:
+    """The index of a file, of which `parts` are the frames' offsets, data lengths and stored CRCs."""
+    stored = _joined([crcs for _, _, crcs in parts], np.uint32)
+    content = content_of(_joined([lengths for _, lengths, _ in parts], np.int64), stored)
+    edges = _joined([*(offsets for offsets, _, _ in parts), np.array([seen.size])], np.int64)
+    return FileIndex(seen.path, seen.size, seen.mtime_ns, checked, edges, stored, content)
+
+
 def corrupt(path: str, offset: int, record: int, reason: kernels.Reason) -> CorruptRecord:
     """The error for a damaged frame."""
     what = {
@@ -256,12 +185,17 @@ def corrupt(path: str, offset: int, record: int, reason: kernels.Reason) -> Corr
     )
 
 
-def changed(path: str, when: str) -> SourceChanged:
-    """The error for a file that is not the one that was indexed."""
-    return SourceChanged(
-        f"{path} was written or replaced {when}",
-        help="build the dataset again once the file is complete; write new data under a new name",
+def unparsable(error: UnparsableRecord, path: str, record: int, offset: int) -> UnparsableRecord:
+    """The parser's error, with the place of the record."""
+    reason = error.facts["reason"]
+    return UnparsableRecord(
+        f"{path}, record {record} at byte {offset}: {reason}",
+        help=error.help,
+        key=error.facts["key"],
+        reason=reason,
         file=path,
+        record=record,
+        offset=offset,
     )
 
 
@@ -271,7 +205,8 @@ def encode(index: FileIndex) -> bytes:
     head = _HEADER.pack(
         MAGIC, VERSION, flags, index.size, index.mtime_ns, len(index.crcs), index.content
     )
-    body = head + index.edges.astype("<i8").tobytes() + index.crcs.astype("<u4").tobytes()
+    edges = np.ascontiguousarray(index.edges, "<i8")
+    body = b"".join((head, edges.data, np.ascontiguousarray(index.crcs, "<u4").data))
     return body + struct.pack("<I", kernels.crc32c(body))
 
 
@@ -282,7 +217,7 @@ def decode(blob: bytes, path: str) -> FileIndex | None:
     magic, version, flags, size, mtime_ns, count, content = _HEADER.unpack_from(blob)
     if magic != MAGIC or version != VERSION or len(blob) != _HEADER.size + 8 + 12 * count + 4:
         return None
-    if kernels.crc32c(blob[:-4]) != int.from_bytes(blob[-4:], "little"):
+    if kernels.crc32c(memoryview(blob)[:-4]) != int.from_bytes(blob[-4:], "little"):
         return None
     edges = np.frombuffer(blob, "<i8", count + 1, _HEADER.size).astype(np.int64, copy=False)
     crcs = np.frombuffer(blob, "<u4", count, _HEADER.size + 8 * count + 8)
@@ -293,99 +228,7 @@ def decode(blob: bytes, path: str) -> FileIndex | None:
     return FileIndex(path, size, mtime_ns, bool(flags & _VERIFIED), edges, crcs, content)
 
 
-def _load(path: str, where: str | None, check: bool) -> FileIndex | None:
-    with open(path, "rb") as file:
-        status = os.fstat(file.fileno())
-        buffer = mapped(file.fileno(), status.st_size)
-    for place in _places(path, where):
-        try:
-            index = decode(place.read_bytes(), path)
-        except OSError:
-            continue
-        if (
-            index is not None
-            and (index.size, index.mtime_ns) == (status.st_size, status.st_mtime_ns)
-            and (index.verified or not check)
-            and agrees(index, buffer)
-        ):
-            return index
-    return None
-
-
-def _store(index: FileIndex, where: str | None) -> None:
-    blob = encode(index)
-    for place in _places(index.path, where):
-        with contextlib.suppress(OSError):
-            _write(place, blob)
-            return
-
-
-def _write(place: Path, blob: bytes) -> None:
-    place.parent.mkdir(parents=True, exist_ok=True)
-    temporary = place.with_name(f"{place.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
-    try:
-        with open(temporary, "xb") as file:
-            file.write(blob)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, place)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-
-
-def _places(path: str, where: str | None) -> list[Path]:
-    directory, name = os.path.split(path)
-    key = hashlib.blake2b(os.fsencode(os.path.realpath(path)), digest_size=8).hexdigest()
-    elsewhere = f"{name}-{key}.index"
-    named = [] if where is None else [Path(where) / elsewhere]
-    return [*named, Path(directory, DIRECTORY, f"{name}.index"), _cache() / elsewhere]
-
-
-def _cache() -> Path:
-    root = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    if sys.platform == "darwin":
-        root = "~/Library/Caches"
-    elif sys.platform == "win32":
-        root = os.environ.get("LOCALAPPDATA") or "~/AppData/Local"
-    return Path(os.path.expanduser(root), "playhead", "index")
-
-
-def _is_compressed(buffer: Mapped) -> bool:
-    start = buffer[:3]
-    zlib = start[:1] == b"\x78" and int.from_bytes(start[:2], "big") % 31 == 0
-    return start == b"\x1f\x8b\x08" or zlib
-
-
-def _unsupported(path: str, kind: str) -> SourceError:
-    return SourceError(
-        f"{path} is {kind}, and only local, uncompressed TFRecord files are read in this version",
-        help="copy it to a local disk"
-        if kind == "remote"
-        else "decompress it first, as with gunzip",
-        file=path,
-    )
-
-
 def _joined(parts: Sequence[np.ndarray[Any, Any]], dtype: type) -> np.ndarray[Any, Any]:
+    if len(parts) == 1:
+        return parts[0].astype(dtype, copy=False)
     return np.concatenate([np.empty(0, dtype), *parts]).astype(dtype, copy=False)
-
-
-@contextlib.contextmanager
-def _progress(total: int) -> Iterator[Callable[[int], None]]:
-    watched = sys.stderr is not None and sys.stderr.isatty()
-    if total < _LONG or not watched or importlib.util.find_spec("rich") is None:
-        yield lambda count: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (
-        TextColumn("indexing TFRecords"),
-        BarColumn(),
-        DownloadColumn(),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("", total=total)
-        yield lambda count: bar.advance(task, count)

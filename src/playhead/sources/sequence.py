@@ -6,6 +6,8 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+import numpy as np
+
 from playhead.errors import PipelineError
 from playhead.plan.block import Block, Nest, Rows, taken
 from playhead.plan.lock import Lock
@@ -19,19 +21,68 @@ class Guarded:
     def __init__(self, items: Any, thread_safe: bool) -> None:
         self.items = items
         self.thread_safe = thread_safe
+        self.many = reads_many(items)
         self._lock = Lock()
 
     def read(self, index: Index) -> list[Any]:
         """Copies of the items: what a sequence hands out may be its own memory."""
+        numbers = index.tolist()
         with nullcontext() if self.thread_safe else self._lock:
-            return [self._item(k) for k in index.tolist()]
+            if self.many and len(numbers) > 1:
+                return self._items(numbers)
+            return [self._item(k) for k in numbers]
 
     def _item(self, k: int) -> Any:
         try:
-            return taken(self.items[k])
+            return taken(with_pictures(self.items[k]))
         except Exception as error:
             error.add_note(f"playhead: in from_sequence, item {k}")
             raise
+
+    def _items(self, numbers: list[int]) -> list[Any]:
+        try:
+            found = self.items.__getitems__(numbers)
+            if len(found) == len(numbers):
+                return [taken(with_pictures(item)) for item in found]
+        except Exception as error:
+            error.add_note(f"playhead: in from_sequence, items {_spoken(numbers)}")
+            raise
+        raise PipelineError(
+            f"{type(self.items).__name__}.__getitems__ gave {len(found)} items for {len(numbers)} numbers"
+        )
+
+
+def _spoken(numbers: list[int]) -> str:
+    some = ", ".join(map(str, numbers[:8]))
+    return some if len(numbers) <= 8 else f"{some} and {len(numbers) - 8} more"
+
+
+def reads_many(items: Any) -> bool:
+    """Whether `__getitems__` gives for several numbers what `__getitem__` gives for each of them.
+
+    That is what it is for in torch. A Hugging Face dataset in a format of arrays stacks its items first, and
+    a column with a null then has another dtype than the items have alone.
+    """
+    if not callable(getattr(items, "__getitems__", None)):
+        return False
+    inner = items
+    while inner is not None:
+        format = getattr(inner, "format", None)
+        if isinstance(format, dict) and format.get("type") is not None:
+            return False
+        inner = getattr(inner, "dataset", None)  # as torch's Subset names it
+    return True
+
+
+def with_pictures(item: Any) -> Any:
+    """An item with arrays in place of what only numpy's array interface tells of, as pictures of Pillow."""
+    if isinstance(item, dict):
+        return {key: with_pictures(part) for key, part in item.items()}
+    if type(item) is tuple:
+        return tuple(map(with_pictures, item))
+    if hasattr(type(item), "__array_interface__") and not isinstance(item, np.ndarray | np.generic):
+        return np.asarray(item)
+    return item
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,7 +116,11 @@ class SequenceItems(Source):
 
 
 def sequence(items: Any, version: str | None, thread_safe: bool) -> SequenceItems:
-    """Raises `PipelineError` for what has no length or no items."""
+    """Element k is items[k]; many are read at once where the sequence can.
+
+    Without a `version`, that of a Hugging Face dataset is its fingerprint. Raises `PipelineError` for what has
+    no length or no items.
+    """
     if not hasattr(items, "__len__") or not hasattr(items, "__getitem__"):
         raise PipelineError(
             f"from_sequence needs __len__ and __getitem__, and {type(items).__name__} lacks one",
@@ -75,4 +130,6 @@ def sequence(items: Any, version: str | None, thread_safe: bool) -> SequenceItem
         raise PipelineError(
             f"from_sequence reads items[0], items[1], ...; not a {type(items).__name__}"
         )
+    if version is None and isinstance(getattr(items, "_fingerprint", None), str):
+        version = items._fingerprint
     return SequenceItems(Guarded(items, thread_safe), len(items), version)

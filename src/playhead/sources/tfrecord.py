@@ -1,69 +1,67 @@
-"""Records of TFRecord files, read at random through an index."""
+"""Records of TFRecord files, read at random through an index, or walked where they are compressed."""
 
 from __future__ import annotations
 
-import glob
 import os
-import sys
-from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar, TypeAlias
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from playhead import kernels
-from playhead.errors import MissingSource, PipelineError, PlayheadError, UnparsableRecord
-from playhead.kernels import FOOTER, HEADER, Records
+from playhead.errors import PipelineError, UnparsableRecord
 from playhead.plan.block import ArraySpec, Block, Columns, Nest
-from playhead.plan.lock import Lock
 from playhead.plan.node import Source
 from playhead.plan.places import Record
-from playhead.sources import index as indexing
+from playhead.sources import infer
+from playhead.sources.building import CHECKED, Shelf, complete
+from playhead.sources.compressed import WalkedRecords, walked_records
 from playhead.sources.example import Feature, Parser
-from playhead.sources.index import Checksums, Index, Integers, Mapped, Verify
-
-if sys.platform != "win32":
-    import resource
-
-Paths: TypeAlias = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
-
-
-def _most_open_files() -> int:
-    """How many files may stay mapped: a mapping takes a file descriptor before Python 3.13."""
-    if sys.version_info >= (3, 13) or sys.platform == "win32":
-        return 8192
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return 8192 if soft == resource.RLIM_INFINITY else min(8192, max(16, soft // 4))
-
-
-_OPEN_FILES = _most_open_files()
-_FILES_AT_ONCE = 64
+from playhead.sources.index import FileIndex, Integers, Verify, unparsable
+from playhead.sources.inflating import Compression, checked, compression_of
+from playhead.sources.maps import Seen
+from playhead.sources.opening import Opening
+from playhead.sources.paths import Paths as Paths
+from playhead.sources.paths import expand as expand
+from playhead.sources.paths import is_remote
+from playhead.sources.reading import AnyParser, Reader
+from playhead.sources.remote import Remote
+from playhead.sources.sequence_example import SequenceParser
 
 
 def tfrecords(
     files: Paths,
     *,
-    features: Mapping[str, Feature | Any] | None = None,
+    features: Mapping[str, Feature | Any] | Literal["infer"] | None = None,
+    context_features: Mapping[str, Feature | Any] | None = None,
+    sequence_features: Mapping[str, Feature | Any] | None = None,
     verify: Verify = "always",
     index: str | os.PathLike[str] | None = None,
-) -> TFRecords:
-    """The records of local, uncompressed TFRecord files, one file after the other.
+    compression_type: str | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> TFRecords | WalkedRecords:
+    """The records of TFRecord files, one file after the other.
 
-    `files` is a path or a pattern (`*`, `?`, `[...]`, `**`), or several in the order they are read
-    in; what a pattern matches is sorted by name. Each record is `bytes`, or with `features` (a dict
-    of `FixedLenFeature` and `VarLenFeature`, playhead's or `tf.io`'s) the dict that
-    `tf.io.parse_single_example` would give.
+    `files` is a path, a pattern (`*`, `?`, `[...]`, `**`) or a URL that fsspec knows, or several in the
+    order they are read in; what a pattern matches is sorted by name. Each record is `bytes`, or with
+    `features` (a dict of `FixedLenFeature` and `VarLenFeature`, playhead's or `tf.io`'s) the dict that
+    `tf.io.parse_single_example` would give. "infer" guesses the features from the first 256 records, and
+    prints them on stderr as code to paste. With `context_features` or `sequence_features` it is the pair of
+    dicts that `tf.io.parse_single_sequence_example` would give.
 
     `verify` says when the CRC of a record's data is checked: "always" is when indexing and at each
-    read, "index" only when indexing, "never" not at all. `index` names a directory for the index,
-    which otherwise lies beside the data, or in the local cache where that cannot be written.
+    read, "index" only when indexing, "read" only at each read, "never" not at all. `index` names a
+    directory, or a URL, for the index, which otherwise lies beside the data, or in the local cache where
+    that cannot be written.
 
-    Files are mapped into memory. Truncating one while it is in use ends the process (SIGBUS), as
+    `compression_type` is that of tf.data: "GZIP", "ZLIB" or "" (none) for all files; by default each
+    file's first bytes tell. Where one is compressed, all are walked from their beginning.
+
+    Local files are mapped into memory. Truncating one while it is in use ends the process (SIGBUS), as
     with any mapping.
 
-    Raises `MissingSource`, `CorruptRecord`, `SourceChanged`, or `SourceError` for remote and
-    compressed files.
+    Raises `MissingSource`, `CorruptRecord`, `SourceChanged`, or `SourceError` for remote files that
+    cannot be reached.
 
     >>> import os, tempfile
     >>> path = os.path.join(tempfile.mkdtemp(), "empty.tfrecord")
@@ -71,48 +69,75 @@ def tfrecords(
     >>> tfrecords(path).cardinality
     0
     """
-    if verify not in ("always", "index", "never"):
+    if verify not in ("always", "index", "read", "never"):
         raise PipelineError(
-            f'verify is "always", "index" or "never", not {verify!r}', verify=verify
+            f'verify is "always", "index", "read" or "never", not {verify!r}', verify=verify
         )
-    parser = None if features is None else Parser(features)
-    where = None if index is None else os.path.abspath(index)
-    found = indexing.load_or_build(expand(files), where=where, verify=verify)
-    return TFRecords((), Reader(found, verify), parser)
+    compression = checked(compression_type)
+    parser = _parser(features, context_features, sequence_features)
+    opening = Opening(Remote(storage_options or {}))
+    where = None if index is None else os.fspath(index)
+    if where is not None and not is_remote(where):
+        where = os.path.abspath(where)
+    shelf, check = Shelf(opening, where), verify in CHECKED
+    seen = opening.look(opening.expand(files))
+    found: dict[str, FileIndex] = {}
+    if not compression:
+        found = shelf.load(seen, check)
+    kinds = _compressions(opening, seen, found, compression)
+    source: TFRecords | WalkedRecords
+    if any(kinds):
+        source = walked_records(seen, kinds, opening, parser, check=verify != "never")
+    else:
+        reader = Reader(complete(shelf, seen, found, check), verify, opening.remote)
+        source = TFRecords((), reader, parser)
+    return _inferred(source) if features == "infer" else source
 
 
-def expand(files: Paths) -> list[str]:
-    """Absolute paths of what `files` names, in reading order, patterns replaced by matches."""
-    if isinstance(files, str | os.PathLike):
-        files = [files]
-    if not len(files):
-        raise MissingSource(
-            "from_tfrecords was given an empty list of files",
-            help="the pattern that made the list matched nothing: check it, and that the data is mounted",
+def _parser(
+    features: Mapping[str, Feature | Any] | Literal["infer"] | None,
+    context: Mapping[str, Feature | Any] | None,
+    sequences: Mapping[str, Feature | Any] | None,
+) -> AnyParser | None:
+    named = {"features": features, "context_features": context, "sequence_features": sequences}
+    for name, asked in named.items():
+        if asked is None or isinstance(asked, Mapping) or (name, asked) == ("features", "infer"):
+            continue
+        raise PipelineError(
+            f"{name} is a dict from names to FixedLenFeature and the like, not {asked!r}",
+            help='features="infer" guesses them from the records, and prints the dict',
+            features=asked,
         )
-    return [
-        os.path.abspath(path) if "://" not in path else path for f in files for path in _matches(f)
-    ]
+    if context is not None or sequences is not None:
+        if features is not None:
+            raise PipelineError(
+                "features is for Examples, context_features and sequence_features for SequenceExamples",
+                help="give one or the other",
+            )
+        return SequenceParser(context, sequences)
+    return Parser(features) if isinstance(features, Mapping) else None
 
 
-def _matches(file: str | os.PathLike[str]) -> list[str]:
-    path = os.fspath(file)
-    if not isinstance(path, str):
-        raise TypeError(f"a path is str or os.PathLike[str], not {type(path).__name__}")
-    if not glob.has_magic(path) or "://" in path or os.path.exists(path):
-        return [path]
-    found = [
-        match
-        for match in sorted(glob.glob(path, recursive=True))
-        if os.path.isfile(match) and indexing.DIRECTORY not in match.split(os.sep)
-    ]
-    if not found:
-        raise MissingSource(
-            f"no file matches {path!r} (the working directory is {os.getcwd()})",
-            help="check the pattern, and that the data is mounted on this machine",
-            pattern=path,
-        )
-    return found
+def _inferred(source: TFRecords | WalkedRecords) -> TFRecords | WalkedRecords:
+    """The same records, parsed as the first of them ask for."""
+    records = [] if source.cardinality == 0 else source.firsts(infer.LOOKED_AT)
+    features = infer.inferred(records)
+    infer.say(features, len(records))
+    return replace(source, parser=Parser(features))
+
+
+def _compressions(
+    opening: Opening,
+    files: Sequence[Seen],
+    found: Mapping[str, FileIndex],
+    compression: Compression | None,
+) -> list[Compression]:
+    """How each file is compressed; one that has an index is not."""
+    if compression is not None:
+        return [compression] * len(files)
+    unknown = [seen for seen in dict.fromkeys(files) if seen.path not in found]
+    told = {seen.path: compression_of(start) for seen, start in opening.starts(unknown)}
+    return [told.get(seen.path, "") for seen in files]
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,7 +147,7 @@ class TFRecords(Source):
     op: ClassVar[str] = "tfrecords"
 
     reader: Reader
-    parser: Parser | None
+    parser: AnyParser | None
 
     @property
     def cardinality(self) -> int:
@@ -142,17 +167,8 @@ class TFRecords(Source):
         try:
             return self.reader.parse(index, self.parser)
         except UnparsableRecord as error:
-            file, record, offset = self.reader.place(int(index[error.facts["position"]]))
-            reason = error.facts["reason"]
-            raise UnparsableRecord(
-                f"{file}, record {record} at byte {offset}: {reason}",
-                help=error.help,
-                key=error.facts["key"],
-                reason=reason,
-                file=file,
-                record=record,
-                offset=offset,
-            ) from None
+            place = self.reader.place(int(index[error.facts["position"]]))
+            raise unparsable(error, *place) from None
 
     def record(self, epoch: int, index: int) -> Record:
         file, number, _ = self.reader.place(index)
@@ -166,127 +182,3 @@ class TFRecords(Source):
 
     def static_spec(self) -> Nest:
         return ArraySpec((), bytes) if self.parser is None else self.parser.spec()
-
-
-class Reader:
-    """The bytes of the records of an `Index`; files are mapped when first read. Thread-safe."""
-
-    def __init__(self, index: Index, verify: Verify) -> None:
-        self.index = index
-        self.verify: Verify = verify
-        self._maps: OrderedDict[int, Mapped] = OrderedDict()
-        self._lock = Lock()
-
-    def __reduce__(self) -> tuple[type[Reader], tuple[Index, Verify]]:
-        return Reader, (self.index, self.verify)
-
-    def place(self, index: int) -> tuple[str, int, int]:
-        """Where a record lies: its file, its number there, and the byte where its frame begins."""
-        file = int(self.index.locate(np.array([index], np.int64))[0])
-        number = index - int(self.index.starts[file])
-        return self.index.paths[file], number, int(self.index.edges[index + file])
-
-    def read(self, index: Integers) -> list[bytes]:
-        """The data of the records at `index` (int64, any order, repeats allowed), in that order.
-
-        Raises `IndexError`, and `CorruptRecord` or `SourceChanged` for bytes that are not what was
-        indexed.
-        """
-        found: list[bytes] = []
-        order: list[Integers] = []
-        for here, records, crcs in self._located(index):
-            if self.verify == "always":
-                bad = kernels.check(records, crcs)
-                if bad >= 0:
-                    raise self._damage(int(index[here[bad]]))
-            found += kernels.slices(records)
-            order.append(here)
-        if len(order) < 2:
-            return found
-        data = dict(zip(np.concatenate(order).tolist(), found, strict=True))
-        return [data[position] for position in range(len(index))]
-
-    def parse(self, index: Integers, parser: Parser) -> Block:
-        """The records at `index`, parsed; raises what `read` and `Parser.parse` raise."""
-        if kernels.NATIVE:
-            for here, records, crcs in self._located(index):
-                if len(here) < len(index):
-                    break  # too many files to hold all of them open
-                block = parser.parse_parts(records, crcs if self.verify == "always" else None)
-                if block is not None:
-                    return block
-        return parser.parse(self.read(index))
-
-    def _located(self, index: Integers) -> Iterator[tuple[Integers, Records, Checksums]]:
-        """The records at `index`, in groups of few files: positions in `index`, where they lie, and
-        the stored CRCs.
-        """
-        if index.size and int(index.view(np.uint64).max()) >= self.index.records:
-            outside = np.flatnonzero((index < 0) | (index >= self.index.records))
-            raise IndexError(f"record {index[outside[0]]} of {self.index.records}")
-        files = self.index.locate(index)
-        edges = index + files
-        starts = self.index.edges[edges] + HEADER.size
-        stops = self.index.edges[edges + 1] - FOOTER.size
-        crcs = self.index.crcs[index]
-        if len(self.index.paths) == 1:
-            names, which = files[:1], files
-        else:
-            names, which = np.unique(files, return_inverse=True)
-            which = which.astype(np.int64, copy=False)
-        everyone = np.arange(len(index))
-        # Few enough files all stay open; of more, what one call holds comes on top.
-        every = len(self.index.paths) <= _OPEN_FILES
-        size = len(names) if every else _FILES_AT_ONCE
-        for first in range(0, len(names), max(1, size)):
-            group = names[first : first + size]
-            buffers = [self._map(file) for file in group.tolist()]
-            if len(group) == len(names):
-                yield everyone, Records(buffers, which, starts, stops), crcs
-                return
-            here = np.flatnonzero((which >= first) & (which < first + size))
-            yield here, Records(buffers, which[here] - first, starts[here], stops[here]), crcs[here]
-
-    def _map(self, file: int) -> Mapped:
-        with self._lock:
-            found = self._maps.get(file)
-            if found is not None:
-                self._maps.move_to_end(file)
-                return found
-        part = self.index.file(file)
-        opened = self._open(part)
-        with self._lock:
-            self._maps[file] = opened
-            if len(self._maps) > _OPEN_FILES:
-                self._maps.popitem(last=False)
-        return opened
-
-    def _open(self, part: indexing.FileIndex) -> Mapped:
-        indexing.refuse_unreadable(part.path)
-        with open(part.path, "rb") as file:
-            status = os.fstat(file.fileno())
-            buffer = indexing.mapped(file.fileno(), status.st_size)
-        same = status.st_size == part.size
-        if same and status.st_mtime_ns != part.mtime_ns:
-            same = indexing.agrees(part, buffer)
-            if same and self.verify != "always":
-                again = indexing.build(part.path, check=self.verify == "index")
-                same = np.array_equal(again.edges, part.edges) and np.array_equal(
-                    again.crcs, part.crcs
-                )
-        if not same:
-            raise indexing.changed(part.path, "after it was indexed")
-        return buffer
-
-    def _damage(self, index: int) -> PlayheadError:
-        """What is wrong with a record whose frame is not as the index says."""
-        path, record, offset = self.place(index)
-        file = self.index.paths.index(path)
-        status = os.stat(path) if os.path.exists(path) else None
-        known = (self.index.sizes[file], self.index.mtimes_ns[file])
-        if status is None or (status.st_size, status.st_mtime_ns) != known:
-            return indexing.changed(path, "while it was in use")
-        scan = kernels.scan(self._map(file), offset, stop=offset + 1)
-        if scan.damage is None:
-            return indexing.changed(path, "while it was in use")
-        return indexing.corrupt(path, offset, record, scan.damage.reason)

@@ -32,12 +32,16 @@ _ALONE = {BYTES: 0x0A, FLOAT: 0x0D, INT64: 0x08}
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One feature, ready to parse; `shape` is None where the number of values varies."""
+    """One feature, ready to parse; `shape` is None where the number of values varies.
+
+    These may come in parts of shape `inner`.
+    """
 
     name: str
     kind: Kind
     shape: tuple[int, ...] | None
     default: Any
+    inner: tuple[int, ...] = ()
 
     @property
     def count(self) -> int:
@@ -56,10 +60,10 @@ def parse(fields: Sequence[Field], records: Sequence[bytes]) -> dict[str, Array 
     for position, data in enumerate(records):
         try:
             reading.split(data, columns)
-        except _Malformed as error:
-            raise _unparsable(position, error.key, error.reason) from None
+        except Malformed as error:
+            raise unparsable(position, error.key, error.reason) from None
     return {
-        f.name: _fixed(f, column) if f.shape is not None else _varying(f, column)
+        f.name: fixed(f, column) if f.shape is not None else _varying(f, column)
         for f, column in zip(fields, columns, strict=True)
     }
 
@@ -81,15 +85,15 @@ class _Reading:
         for field, span, column in zip(self.fields, spans, columns, strict=True):
             if span is not None:
                 try:
-                    value = _values(data, *span, field.kind)
-                except _Malformed as error:
+                    value = values(data, *span, field.kind)
+                except Malformed as error:
                     error.key = field.name
                     raise
             elif field.default is not None:
                 value = field.default
             else:
                 reason = f"feature {field.name!r} is missing, and has no default_value"
-                raise _Malformed(reason, field.name)
+                raise Malformed(reason, field.name)
             column.append(value)
 
     def _spans(self, data: bytes, spans: list[tuple[int, int] | None]) -> bool:
@@ -131,17 +135,17 @@ class _Reading:
         return True
 
     def _spans_of_any(self, data: bytes) -> list[tuple[int, int] | None]:
-        """Where each field's Feature lies, in any record; raises `_Malformed`."""
+        """Where each field's Feature lies, in any record; raises `Malformed`."""
         spans: list[tuple[int, int] | None] = [None] * len(self.fields)
-        for tag, start, stop in _wire(data, 0, len(data)):
+        for tag, start, stop in fields_of(data, 0, len(data)):
             if tag != 0x0A:
                 continue
-            for inner, begin, end in _wire(data, start, stop):
+            for inner, begin, end in fields_of(data, start, stop):
                 if inner != 0x0A:
                     continue
-                entry = [part for part in _wire(data, begin, end) if part[0] in (0x0A, 0x12)]
+                entry = [part for part in fields_of(data, begin, end) if part[0] in (0x0A, 0x12)]
                 if sorted(part[0] for part in entry) != [0x0A, 0x12]:
-                    raise _Malformed(
+                    raise Malformed(
                         "an entry of the Example does not have one name and one feature"
                     )
                 (_, name, name_end), (_, value, value_end) = sorted(entry)
@@ -151,14 +155,14 @@ class _Reading:
         return spans
 
 
-class _Malformed(Exception):
+class Malformed(Exception):
     def __init__(self, reason: str, key: str | None = None) -> None:
         super().__init__(reason)
         self.reason = reason
         self.key = key
 
 
-def _unparsable(position: int, key: str | None, reason: str) -> UnparsableRecord:
+def unparsable(position: int, key: str | None, reason: str) -> UnparsableRecord:
     return UnparsableRecord(
         f"record at position {position}: {reason}",
         help="compare `features` with what the writer of these records put into them",
@@ -177,17 +181,17 @@ def _varint(data: bytes, position: int, stop: int) -> tuple[int, int]:
         if byte < 128:
             return value & 0xFFFFFFFFFFFFFFFF, position
         shift += 7
-    raise _Malformed("is not a tf.train.Example: a number is cut short or too long")
+    raise Malformed("is not a tf.train.Example: a number is cut short or too long")
 
 
-def _wire(data: bytes, position: int, stop: int) -> Iterator[tuple[int, int, int]]:
-    """(tag, start, end) of each field of a message; end is inside the message, or `_Malformed` is
+def fields_of(data: bytes, position: int, stop: int) -> Iterator[tuple[int, int, int]]:
+    """(tag, start, end) of each field of a message; end is inside the message, or `Malformed` is
     raised.
     """
     while position < stop:
         tag, start = _varint(data, position, stop)
         if start - position > 1 and data[start - 1] == 0:
-            raise _Malformed("is not a tf.train.Example: a tag has superfluous bytes")
+            raise Malformed("is not a tf.train.Example: a tag has superfluous bytes")
         kind = tag & 7
         if kind == 2:
             length, start = _varint(data, start, stop)
@@ -197,13 +201,13 @@ def _wire(data: bytes, position: int, stop: int) -> Iterator[tuple[int, int, int
         elif kind in (1, 5):
             position = start + (8 if kind == 1 else 4)
         else:
-            raise _Malformed(f"is not a tf.train.Example: wire type {kind}")
+            raise Malformed(f"is not a tf.train.Example: wire type {kind}")
         if position > stop:
-            raise _Malformed("is not a tf.train.Example: a part reaches beyond the end")
+            raise Malformed("is not a tf.train.Example: a part reaches beyond the end")
         yield tag, start, position
 
 
-def _values(data: bytes, start: int, stop: int, kind: Kind) -> Any:
+def values(data: bytes, start: int, stop: int, kind: Kind) -> Any:
     """The values of one Feature: packed bytes for numbers, a list of bytes for bytes."""
     try:
         if data[start] == kind:
@@ -220,29 +224,27 @@ def _values(data: bytes, start: int, stop: int, kind: Kind) -> Any:
                     return [data[begin:stop]] if kind == BYTES else data[begin:stop]
     except IndexError:
         pass
-    return _values_of_any(data, start, stop, kind)
+    return values_of_any(data, start, stop, kind)
 
 
-def _values_of_any(data: bytes, start: int, stop: int, kind: Kind) -> Any:
-    lists = [part for part in _wire(data, start, stop) if part[0] in NAMES]
+def values_of_any(data: bytes, start: int, stop: int, kind: Kind) -> Any:
+    lists = [part for part in fields_of(data, start, stop) if part[0] in NAMES]
     if len(lists) != 1:
-        raise _Malformed(
-            "a feature holds no list" if not lists else "a feature holds several lists"
-        )
+        raise Malformed("a feature holds no list" if not lists else "a feature holds several lists")
     tag, start, stop = lists[0]
     if tag != kind:
-        raise _Malformed(f"a feature holds {NAMES[tag]}, and {NAMES[kind]} was asked for")
+        raise Malformed(f"a feature holds {NAMES[tag]}, and {NAMES[kind]} was asked for")
     alone = _ALONE[kind]
-    parts = [part for part in _wire(data, start, stop) if part[0] in (0x0A, alone)]
+    parts = [part for part in fields_of(data, start, stop) if part[0] in (0x0A, alone)]
     pieces = [data[begin:end] for _, begin, end in parts]
     if kind == BYTES:
         return pieces
     if len(parts) > 1 and any(part[0] == 0x0A for part in parts):
-        raise _Malformed("a list holds several packed runs, of which tf.io reads only the first")
+        raise Malformed("a list holds several packed runs, of which tf.io reads only the first")
     return b"".join(pieces)
 
 
-def _fixed(field: Field, column: list[Any]) -> Array:
+def fixed(field: Field, column: list[Any]) -> Array:
     """The column (n, *shape) of a field whose records each hold the same number of values."""
     if field.kind == FLOAT:
         counts = _float_counts(field, column)
@@ -252,7 +254,7 @@ def _fixed(field: Field, column: list[Any]) -> Array:
         counts = np.array([len(items) for items in column], np.int64)
     wrong = np.flatnonzero(counts != field.count)
     if len(wrong):
-        raise _unparsable(
+        raise unparsable(
             int(wrong[0]),
             field.name,
             f"feature {field.name!r} holds {counts[wrong[0]]} values, "
@@ -286,7 +288,7 @@ def _float_counts(field: Field, column: list[bytes]) -> Array:
     broken = np.flatnonzero(sizes % 4)
     if len(broken):
         reason = f"feature {field.name!r}: a float is cut short"
-        raise _unparsable(int(broken[0]), field.name, reason)
+        raise unparsable(int(broken[0]), field.name, reason)
     return sizes // 4
 
 
@@ -300,5 +302,5 @@ def _integers(field: Field, column: list[bytes]) -> tuple[Array, Array]:
     long = np.searchsorted(bounds, ends[np.diff(ends, prepend=0) > 10] - 1, side="right") - 1
     if len(cut) or len(long):
         reason = f"feature {field.name!r}: an integer is cut short or too long"
-        raise _unparsable(int(min([*cut, *long])), field.name, reason)
+        raise unparsable(int(min([*cut, *long])), field.name, reason)
     return values, np.diff(np.searchsorted(ends, bounds, side="right"))

@@ -1,0 +1,421 @@
+"""Lines and JSON lines: what a line is, where it lies, what becomes of bad ones, how a run resumes."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import hashlib
+import lzma
+import os
+import pickle
+import struct
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from playhead import Dataset, kernels
+from playhead.errors import (
+    CorruptRecord,
+    MissingSource,
+    PipelineError,
+    SlowResume,
+    SourceChanged,
+    SourceError,
+    UnparsableRecord,
+)
+from playhead.plan.block import ArraySpec
+from playhead.sources import keeping, maps, offsets, texts
+from playhead.sources.lines import TextLines, lines
+from playhead.sources.offsets import Lines, build, decode, encode
+from playhead.testing import assert_resumes_exactly
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path_factory, monkeypatch):
+    directory = tmp_path_factory.mktemp("cache")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(directory))
+    return directory
+
+
+@pytest.fixture
+def scans(monkeypatch):
+    """The paths that were looked through, in order."""
+    seen = []
+
+    def counting(path, *rest):
+        seen.append(path)
+        return build(path, *rest)
+
+    monkeypatch.setattr(offsets, "build", counting)
+    return seen
+
+
+def write(path, data):
+    Path(path).write_bytes(data)
+    return str(path)
+
+
+def split(data):
+    """Lines as their definition has them, found byte by byte."""
+    found = data.split(b"\n")
+    if not found[-1]:
+        found.pop()
+    return [line.removesuffix(b"\r") for line in found]
+
+
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    files=st.lists(
+        st.lists(st.sampled_from([b"a", b"\n", b"\r\n", b"\r", b" ", b"\xff", b"\0"])).map(
+            b"".join
+        ),
+        min_size=1,
+        max_size=4,
+    ),
+    skip_blank=st.booleans(),
+    stride=st.integers(1, 9),
+    draw=st.data(),
+)
+def test_lines_come_back_in_any_order(tmp_path_factory, files, skip_blank, stride, draw):
+    directory = tmp_path_factory.mktemp("data")
+    paths = [write(directory / str(k), data) for k, data in enumerate(files)]
+    expected = [line for data in files for line in split(data) if line.strip() or not skip_blank]
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(offsets, "_STRIDE", stride)
+        source = lines(paths, encoding=None, skip_blank=skip_blank)
+    assert source.cardinality == len(expected)
+    assert source.gather(np.arange(len(expected))).nest.tolist() == expected
+    if expected:
+        index = draw.draw(st.lists(st.integers(0, len(expected) - 1), max_size=20))
+        found = source.gather(np.array(index, np.int64)).nest.tolist()
+        assert found == [expected[k] for k in index]
+
+
+def test_a_last_line_without_an_end_an_empty_file_and_crlf(tmp_path):
+    write(tmp_path / "a.txt", "ä\r\n\r\nlast".encode())
+    write(tmp_path / "b.txt", b"")
+    write(tmp_path / "c.txt", b"one\rstill one\n")
+    ds = Dataset.from_lines(tmp_path / "*.txt")
+    assert list(ds) == ["ä", "", "last", "one\rstill one"]
+    assert ds.element_spec == ArraySpec((), str)
+    assert list(Dataset.from_lines(tmp_path / "*.txt", skip_blank=True))[1] == "last"
+    assert list(Dataset.from_lines(tmp_path / "b.txt")) == []
+
+
+def test_a_file_named_twice_is_read_twice_and_a_pattern_is_sorted(tmp_path):
+    for name in "ba":
+        write(tmp_path / name, name.encode())
+    assert list(Dataset.from_lines([tmp_path / "b", tmp_path / "*"])) == ["b", "a", "b"]
+
+
+def test_other_encodings_and_bytes(tmp_path):
+    path = write(tmp_path / "a", "grün\n".encode("latin-1"))
+    assert list(Dataset.from_lines(path, encoding="latin-1")) == ["grün"]
+    assert list(Dataset.from_lines(path, errors="replace")) == ["gr\ufffdn"]
+    assert list(Dataset.from_lines(path, encoding=None)) == [b"gr\xfcn"]
+    assert Dataset.from_lines(path, encoding=None).element_spec == ArraySpec((), bytes)
+    for encoding in ("utf-16", "utf-32-le", "no-such"):
+        with pytest.raises(PipelineError, match=encoding):
+            Dataset.from_lines(path, encoding=encoding)
+
+
+def test_bytes_that_are_no_text_are_named_by_file_line_and_byte(tmp_path):
+    write(tmp_path / "a", b"good\n")
+    path = write(tmp_path / "b", b"good\ngr\xfcn\ngood\n")
+    ds = Dataset.from_lines(tmp_path / "[ab]")
+    with pytest.raises(UnparsableRecord) as caught:
+        ds.batch(4)[0]
+    error = caught.value
+    assert (error.file, error.line, error.record, error.offset) == (path, 2, 1, 5)
+    assert f"{path}, line 2 at byte 5: its byte 2 (0xfc)" in str(error)
+    assert "encoding=" in error.help
+    assert list(ds.ignore_errors()) == ["good"] * 3
+
+
+def test_json_lines_are_elements(tmp_path):
+    path = write(
+        tmp_path / "a", b'{"a": 1, "b": [1, 2.5], "c": {"d": "x", "e": null}, "f": true}\n\n[1]\n'
+    )
+    first, second = Dataset.from_json_lines(path)
+    assert first["a"].dtype == np.int32 and first["f"].dtype == bool
+    assert first["b"].dtype == np.float32 and first["b"].tolist() == [1.0, 2.5]
+    assert first["c"] == {"d": "x", "e": None}
+    assert second.tolist() == [1]
+
+
+def test_dtypes_decide_what_json_becomes(tmp_path):
+    path = write(
+        tmp_path / "a", b'{"id": 3000000000, "x": {"y": null, "z": [[1], []]}, "t": "w"}\n'
+    )
+    dtypes = {"id": np.int64, "x": {"y": np.float64, "z": object}, "t": bytes}
+    (found,) = Dataset.from_json_lines(path, dtypes=dtypes)
+    assert found["id"] == np.int64(3_000_000_000) and found["id"].dtype == np.int64
+    assert found["x"]["y"].dtype == np.float64 and np.isnan(found["x"]["y"])
+    assert found["x"]["z"] == [[1], []] and found["t"] == b"w"
+    with pytest.raises(PipelineError, match="no dtype"):
+        Dataset.from_json_lines(path, dtypes={"id": "nonsense"})
+
+
+@pytest.mark.parametrize(
+    ("line", "dtypes", "said"),
+    [
+        (b'{"a": 1', None, "not JSON: "),
+        (b"", None, "not JSON: "),
+        (b"[" * 100_000, None, "not JSON"),
+        (b'{"a": 3000000000}', None, "dtypes={'a': np.int64}"),
+        (b'{"a": {"b": 3000000000}}', None, "dtypes={'a': {'b': np.int64}}"),
+        (b'{"a": [[1], []]}', None, "dtypes={'a': object}"),
+        (b'{"a": 1.5}', {"a": np.int32}, "1.5 is no int32"),
+        (b'{"a": "1"}', {"a": np.int32}, '"1" is no int32'),
+        (b'{"a": null}', {"a": np.int32}, "null is no int32"),
+        (b'{"a": 300}', {"a": np.uint8}, "300 is no uint8"),
+        (b'{"a": {}}', {"a": np.uint8}, "{} is no uint8"),
+        (b'{"a": 1}', {"a": {"b": np.uint8}}, "1 is no dict"),
+        (b"7", {"a": np.uint8}, "7 is no dict"),
+        (b'{"a": 1}', {"a": str}, "1 is no str"),
+        (b'{"a": [[1], []]}', {"a": np.int32}, "[[1], []] is no int32"),
+        (b'{"a": "\xff"}', None, "is not utf-8"),
+    ],
+)
+def test_a_line_that_is_not_what_was_asked_for_is_named(tmp_path, line, dtypes, said):
+    path = write(tmp_path / "a", b'{"a": null}\n' + line + b"\n{}\n")
+    ds = Dataset.from_json_lines(path, dtypes=dtypes, skip_blank=False)
+    with pytest.raises(UnparsableRecord) as caught:
+        ds[1]
+    assert said in str(caught.value)
+    assert (caught.value.file, caught.value.line, caught.value.offset) == (path, 2, 12)
+    assert ds[2] == {}
+
+
+def test_the_second_opening_reads_the_index_and_patterns_never_match_it(tmp_path, scans):
+    path = write(tmp_path / "a", b"one\n\ntwo")
+    for pattern in ("*", "**", "**/*"):
+        assert list(Dataset.from_lines(tmp_path / pattern, skip_blank=True)) == ["one", "two"]
+    assert scans == [path]
+    assert os.listdir(tmp_path / keeping.DIRECTORY) == ["a.lines"]
+
+
+def test_the_layout_is_the_documented_one(tmp_path):
+    path = write(tmp_path / "a", b"one\n \nlast")
+    Dataset.from_lines(path)
+    blob, status = (tmp_path / keeping.DIRECTORY / "a.lines").read_bytes(), os.stat(path)
+    assert blob[:8] == b"PLAYHTXT"
+    assert struct.unpack_from("<IIQqQQ", blob, 8) == (1, 0, 10, status.st_mtime_ns, 3, 1)
+    assert struct.unpack_from("<4q1q", blob, 96) == (0, 4, 6, 10, 1)
+    assert blob[-4:] == struct.pack("<I", kernels.crc32c(blob[:-4]))
+    assert len(blob) == 104 + 8 * 3 + 8 * 1 + 4
+    assert blob[64:80] == hashlib.sha256(b"one\n \nlast").digest()[:16]
+
+
+def test_an_index_cut_or_flipped_anywhere_is_not_believed(tmp_path, scans):
+    path = write(tmp_path / "a", b"one\n\ntwo")
+    blob = bytearray(encode(build(path, Lines()), Lines()))
+    assert decode(bytes(blob), path, Lines()) is not None
+    for place in range(len(blob)):
+        assert decode(bytes(blob[:place]), path, Lines()) is None
+        blob[place] ^= 0x10
+        assert decode(bytes(blob), path, Lines()) is None
+        blob[place] ^= 0x10
+    kept = Path(keeping.places(path, None, "lines")[0])
+    kept.parent.mkdir()
+    kept.write_bytes(b"PLAYHTXT" + bytes(300))
+    assert list(Dataset.from_lines(path)) == ["one", "", "two"]
+    assert decode(kept.read_bytes(), path, Lines()) is not None
+
+
+def test_a_rewritten_file_is_indexed_again_even_with_its_size_and_time(tmp_path, scans):
+    path = write(tmp_path / "a", b"one\ntwo\n")
+    before = Dataset.from_lines(path)
+    time = os.stat(path).st_mtime_ns
+    write(path, b"onetw\no\n")
+    os.utime(path, ns=(time, time))
+    after = Dataset.from_lines(path)
+    assert list(after) == ["onetw", "o"]
+    assert before.operations() != after.operations()
+    assert len(scans) == 2
+
+
+def test_describing_tells_content_and_no_path(tmp_path):
+    (tmp_path / "copy").mkdir()
+    paths = [write(tmp_path / p, b"one\n") for p in ("a", "copy/b")]
+    first, copy = (Dataset.from_lines(path).operations() for path in paths)
+    assert first == copy
+    assert first[0].keys() == {"op", "records", "content"}
+    assert Dataset.from_lines(paths[0], encoding=None).operations() != first
+    other = write(tmp_path / "other", b"two\n")
+    assert Dataset.from_lines(other).operations() != first
+    assert Dataset.from_json_lines(other).operations()[0]["op"] == "json_lines"
+
+
+def test_a_directory_that_cannot_be_written_sends_the_index_elsewhere(tmp_path, cache):
+    path = write(tmp_path / "a", b"1\n")
+    (tmp_path / keeping.DIRECTORY).write_text("a file where the directory would be")
+    Dataset.from_lines(path)
+    assert len(list((cache / "playhead" / "index").iterdir())) == 1
+    Dataset.from_lines(write(tmp_path / "b", b"2\n"), index=tmp_path / "run")
+    assert [p.suffix for p in (tmp_path / "run").iterdir()] == [".lines"]
+
+
+def test_missing_files_directories_and_remote_files_are_refused(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(MissingSource, match="from_lines was given an empty list"):
+        Dataset.from_lines([])
+    for name in ("no-*", "nothing"):
+        with pytest.raises(MissingSource, match=str(tmp_path)):
+            Dataset.from_lines(name)
+    with pytest.raises(MissingSource, match="is a directory"):
+        Dataset.from_json_lines(tmp_path)
+    with pytest.raises(SourceError, match="is remote"):
+        Dataset.from_lines("s3://bucket/a.txt")
+    with pytest.raises(SourceError, match="compressed in a way"):
+        Dataset.from_lines(write(tmp_path / "a.zst", b""))
+
+
+def test_what_happens_to_a_file_while_it_is_read_is_noticed(tmp_path):
+    path = write(tmp_path / "a", b"one\ntwo\nsix\n")
+    ds = Dataset.from_lines(path)
+    assert ds[1] == "two"
+    os.utime(path, ns=(0, 1))
+    assert ds[1] == "two"
+    with open(path, "r+b") as file:
+        file.write(b"ONE")
+    with pytest.raises(SourceChanged, match="while it was in use"):
+        ds[1]
+    write(path, b"one\ntwo\n")
+    with pytest.raises(SourceChanged) as caught:
+        ds[0]
+    assert caught.value.file == path
+    fresh = Dataset.from_lines(path)
+    with open(path, "ab") as file:
+        file.write(b"grown\n")
+    with pytest.raises(SourceChanged, match="after it was indexed"):
+        fresh[0]
+    os.remove(path)
+    with pytest.raises(FileNotFoundError):
+        Dataset(TextLines(pickle.loads(pickle.dumps(fresh.node.texts)), fresh.node.decoder))[0]
+
+
+def test_another_file_under_the_same_name_leaves_an_open_one_alone(tmp_path):
+    path = write(tmp_path / "a", b"one\n")
+    ds = Dataset.from_lines(path)
+    assert ds[0] == "one"
+    os.replace(write(tmp_path / "b", b"ONE\n"), path)
+    assert ds[0] == "one"
+    with pytest.raises(SourceChanged):
+        pickle.loads(pickle.dumps(ds.node)).gather(np.array([0]))
+
+
+def test_more_files_than_may_be_open_are_read(tmp_path, monkeypatch):
+    monkeypatch.setattr(maps, "_OPEN_FILES", 2)
+    monkeypatch.setattr(texts, "_FILES_AT_ONCE", 2)
+    paths = [write(tmp_path / f"{k}", f"{k}\n{k}!\n".encode()) for k in range(7)]
+    source = lines(paths)
+    index = np.random.default_rng(0).permutation(14)
+    assert source.gather(index).nest.tolist() == [f"{k // 2}" + "!" * (k % 2) for k in index]
+    assert len(source.texts.maps._open) <= 2
+
+
+def test_a_line_knows_its_file_and_number(tmp_path):
+    write(tmp_path / "a", b"0\n")
+    path = write(tmp_path / "b", b"1\n\n2\n")
+    ds = Dataset.from_lines(tmp_path / "[ab]", skip_blank=True).shuffle(seed=1)
+    numbers = {ds[k]: ds.trace(k)[0] for k in range(3)}
+    assert (numbers["2"].file, numbers["2"].record) == (path, 2)
+
+
+OPENERS = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
+
+
+@pytest.mark.parametrize("suffix", OPENERS)
+def test_compressed_files_are_walked_and_resume_exactly(tmp_path, suffix):
+    write(tmp_path / "a.txt", b"zero\r\n\none")
+    with OPENERS[suffix](tmp_path / f"b{suffix}", "wb") as file:
+        file.write(b"two\n \nthree\nfour")
+    with OPENERS[suffix](tmp_path / f"c{suffix}", "wb"):
+        pass
+    write(tmp_path / "d.txt", b"five\n")
+
+    def dataset():
+        return Dataset.from_lines(tmp_path / "[abcd].*", skip_blank=True)
+
+    assert list(dataset()) == ["zero", "one", "two", "three", "four", "five"]
+    assert not dataset().seekable
+    assert_resumes_exactly(dataset)
+    assert_resumes_exactly(lambda: dataset().shuffle(3, seed=1).batch(2), every=2)
+    with dataset().iterator() as iterator:
+        for _ in range(4):
+            next(iterator)
+        cursor = iterator.position.cursor
+        assert cursor == {"epoch": 0, "file": 1, "line": 3, "byte": 12, "index": 4}
+        resumed = dataset().iterator()
+        resumed.load_state_dict(iterator.position)
+        with pytest.warns(SlowResume, match="decompresses 12 bytes"):
+            assert next(resumed) == "four"
+        (record,) = resumed.trace()
+        assert (record.file, record.record) == (str(tmp_path / f"b{suffix}"), 3)
+        resumed.close()
+
+
+def test_a_compressed_file_is_known_by_its_first_bytes(tmp_path):
+    path = write(tmp_path / "a.txt", gzip.compress(b'{"x": 1}\n'))
+    assert list(Dataset.from_json_lines(path)) == [{"x": 1}]
+    assert Dataset.from_json_lines(path).operations()[0]["op"] == "json_lines"
+
+
+def test_bad_lines_of_compressed_files_are_named_and_can_be_left_out(tmp_path):
+    path = write(tmp_path / "a.gz", gzip.compress(b'{"x": 1}\nnonsense\n{"x": 3}\n'))
+    ds = Dataset.from_json_lines(path)
+    iterator = ds.iterator()
+    assert next(iterator) == {"x": 1}
+    with pytest.raises(UnparsableRecord) as caught:
+        next(iterator)
+    assert (caught.value.file, caught.value.line, caught.value.offset) == (path, 2, 9)
+    iterator.close()
+    with pytest.warns(SlowResume):
+        assert [e["x"] for e in ds.ignore_errors()] == [1, 3]
+    assert_resumes_exactly(lambda: Dataset.from_json_lines(path).ignore_errors())
+
+
+def test_a_compressed_file_cut_short_or_damaged_is_corrupt(tmp_path):
+    data = gzip.compress(b"".join(b"%d\n" % k for k in range(5000)))
+    for broken in (data[: len(data) // 2], data[:20] + b"\0\0\0\0" + data[24:], b"plain text"):
+        path = write(tmp_path / "a.gz", broken)
+        with pytest.raises(CorruptRecord) as caught:
+            list(Dataset.from_lines(path))
+        assert caught.value.file == path
+        with pytest.raises(CorruptRecord):
+            list(Dataset.from_lines(path).ignore_errors())
+
+
+def test_a_compressed_file_that_was_replaced_is_noticed(tmp_path):
+    path = write(tmp_path / "a.gz", gzip.compress(b"one\ntwo\n", mtime=1))
+    ds = Dataset.from_lines(path)
+    os.utime(path, ns=(0, 1))
+    assert list(ds) == ["one", "two"]
+    write(path, gzip.compress(b"one\nTWO\n", mtime=1))
+    with pytest.raises(SourceChanged):
+        list(ds)
+    assert Dataset.from_lines(path).operations() != ds.operations()
+
+
+@pytest.mark.skipif(sys.platform == "win32" or os.geteuid() == 0, reason="root may read anything")
+def test_a_file_that_may_not_be_read_says_so(tmp_path):
+    path = write(tmp_path / "a", b"1\n")
+    os.chmod(path, 0)
+    with pytest.raises(PermissionError):
+        Dataset.from_lines(path)
+
+
+def test_a_file_that_vanished_is_no_error_of_one_element(tmp_path):
+    path = tmp_path / "a.txt"
+    path.write_bytes(b"1\n2\n")
+    ds = Dataset.from_lines(path).map(int).ignore_errors()
+    path.unlink()
+    with pytest.raises(MissingSource, match="no file"):
+        list(ds)

@@ -1,0 +1,262 @@
+"""Parquet files: any row at random, row groups read once, damage and change noticed."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from playhead import Dataset
+from playhead.errors import (
+    CorruptRecord,
+    MissingSource,
+    PipelineError,
+    SourceChanged,
+    UnparsableRecord,
+)
+from playhead.testing import assert_resumes_exactly, difference
+
+pa = pytest.importorskip("pyarrow")
+pq = pytest.importorskip("pyarrow.parquet")
+
+
+def rows(n, start=0):
+    numbers = range(start, start + n)
+    return pa.table(
+        {
+            "x": pa.array(numbers, pa.int64()),
+            "s": pa.array([f"text {k}" for k in numbers], pa.string()),
+            "f": pa.array([[k, -k] for k in numbers], pa.list_(pa.float32(), 2)),
+            "l": pa.array([list(range(k % 4)) for k in numbers], pa.list_(pa.int32())),
+        }
+    )
+
+
+def write(path, table, **options):
+    pq.write_table(table, path, **{"row_group_size": 4, **options})
+    return str(path)
+
+
+def plain(element):
+    return {k: v.tolist() if hasattr(v, "tolist") else v for k, v in element.items()}
+
+
+@pytest.fixture
+def decoded(monkeypatch):
+    """The row groups that were decoded, in order."""
+    from playhead.sources.parquet import Groups
+
+    seen = []
+    real = Groups._decoded
+
+    def counting(self, group):
+        seen.append(group)
+        return real(self, group)
+
+    monkeypatch.setattr(Groups, "_decoded", counting)
+    return seen
+
+
+@settings(
+    max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    sizes=st.lists(st.integers(0, 12), min_size=1, max_size=4),
+    group=st.integers(1, 6),
+    columns=st.sampled_from([["x"], ["s", "x"], ["x", "f"], ["l", "x", "s"]]),
+    draw=st.data(),
+)
+def test_rows_come_back_in_any_order(tmp_path_factory, sizes, group, columns, draw):
+    directory = tmp_path_factory.mktemp("data")
+    starts = np.cumsum([0, *sizes])
+    paths = [
+        write(directory / f"{k}.parquet", rows(n, int(starts[k])), row_group_size=group)
+        for k, n in enumerate(sizes)
+    ]
+    count = int(starts[-1])
+    expected = rows(count).select(columns).to_pylist()
+    node = Dataset.from_parquet(paths, columns=columns, cache_bytes=1).node
+    assert node.cardinality == count
+    index = draw.draw(st.lists(st.integers(0, count - 1), max_size=30)) if count else []
+    found = node.gather(np.array(index, np.int64)).rows()
+    assert [plain(e) for e in found] == [expected[k] for k in index]
+    assert [plain(e) for e in node.gather(np.arange(count)).rows()] == expected
+
+
+def test_every_kind_of_order_resumes_exactly(tmp_path):
+    for k in range(3):
+        write(tmp_path / f"{k}.parquet", rows(5, 5 * k))
+
+    def make(**options):
+        return Dataset.from_parquet(tmp_path / "*.parquet", **options)
+
+    assert [int(e["x"]) for e in make(columns=["x"])] == list(range(15))
+    assert_resumes_exactly(lambda: make().shuffle(seed=1), every=4)
+    assert_resumes_exactly(lambda: make(columns=["x", "s"]).shuffle(6, seed=1).batch(4))
+
+
+def test_a_row_group_is_decoded_once_for_neighbours_and_threads(tmp_path, decoded):
+    path = write(tmp_path / "a.parquet", rows(12))
+    ds = Dataset.from_parquet(path)
+    for _ in ds:
+        pass
+    assert decoded == [0, 1, 2]
+    ds = Dataset.from_parquet(path)
+    decoded.clear()
+    with ThreadPoolExecutor(4) as pool:
+        orders = [np.random.default_rng(k).permutation(12) for k in range(20)]
+        found = list(pool.map(ds.node.gather, orders))
+    for order, block in zip(orders, found, strict=True):
+        assert [int(row["x"]) for row in block.rows()] == order.tolist()
+    assert sorted(decoded) == [0, 1, 2]
+
+
+def test_row_groups_kept_in_memory_are_bounded(tmp_path, decoded):
+    path = write(tmp_path / "a.parquet", rows(40))
+    ds = Dataset.from_parquet(path, cache_bytes=1)
+    for k in (0, 20, 1, 21):
+        ds[k]
+    assert decoded == [0, 5, 0, 5]
+    assert len(ds.node.groups._kept) == 1
+
+
+def test_a_row_knows_its_file_and_number(tmp_path):
+    write(tmp_path / "a.parquet", rows(5))
+    path = write(tmp_path / "b.parquet", rows(9))
+    (record,) = Dataset.from_parquet(tmp_path / "*.parquet").trace(11)
+    assert (record.file, record.record) == (path, 6)
+
+
+def test_describing_tells_content_and_columns_and_no_path(tmp_path):
+    (tmp_path / "copy").mkdir()
+    a = write(tmp_path / "a", rows(9))
+    copy = tmp_path / "copy" / "b"
+    copy.write_bytes(Path(a).read_bytes())
+    other = write(tmp_path / "other", rows(9, 1))
+    said = [Dataset.from_parquet(p).operations() for p in (a, copy, other)]
+    assert said[0] == said[1] != said[2]
+    assert said[0][0].keys() == {"op", "records", "schema", "content"}
+    chosen = [Dataset.from_parquet(a, columns=c).operations() for c in (["x"], ["x", "s"])]
+    assert len({str(s) for s in [said[0], *chosen]}) == 3
+
+
+def test_a_null_is_named_by_file_row_and_column(tmp_path):
+    table = pa.table({"x": [1, 2, None, 4], "y": [1.0, None, 3.0, 4.0]})
+    path = write(tmp_path / "a", table, row_group_size=3)
+    ds = Dataset.from_parquet(path)
+    assert np.isnan(ds[1]["y"]) and ds[3]["x"] == 4
+    with pytest.raises(UnparsableRecord) as caught:
+        ds.shuffle(seed=1).batch(4)[0]
+    assert (caught.value.file, caught.value.record, caught.value.column) == (path, 2, "x")
+    assert [e["x"] for e in ds.ignore_errors()] == [1, 2, 4]
+    assert [e["x"] for e in Dataset.from_parquet(path, fill={"x": 0})] == [1, 2, 0, 4]
+    narrow = Dataset.from_parquet(path, fill={"x": 300}, dtypes={"x": np.int16})
+    assert narrow[2]["x"] == 300 and narrow[2]["x"].dtype == np.int16
+
+
+def test_files_of_unlike_columns_are_refused(tmp_path):
+    a = write(tmp_path / "a", pa.table({"x": [1], "y": [1]}))
+    b = write(tmp_path / "b", pa.table({"x": ["1"]}))
+    with pytest.raises(PipelineError, match="'x' is int64") as caught:
+        Dataset.from_parquet([a, b], columns=["x"])
+    assert b in str(caught.value)
+    with pytest.raises(PipelineError, match="no such column"):
+        Dataset.from_parquet([a, b], columns=["y"])
+
+
+def test_what_is_no_whole_parquet_file_is_told(tmp_path):
+    path = write(tmp_path / "a", rows(9))
+    data = Path(path).read_bytes()
+    (tmp_path / "cut").write_bytes(b"")
+    for size in (0, 4, 11, 100, len(data) - 1):
+        (tmp_path / "cut").write_bytes(data[:size])
+        with pytest.raises(CorruptRecord) as caught:
+            Dataset.from_parquet(tmp_path / "cut")
+        assert caught.value.file == str(tmp_path / "cut")
+    length = int.from_bytes(data[-8:-4], "little")
+    (tmp_path / "cut").write_bytes(data[: -8 - length] + b"\xff" * length + data[-8:])
+    with pytest.raises(CorruptRecord):
+        Dataset.from_parquet(tmp_path / "cut")
+    with pytest.raises(MissingSource, match="from_parquet was given"):
+        Dataset.from_parquet([])
+    with pytest.raises(MissingSource, match=r"\*\.parquet"):
+        Dataset.from_parquet(tmp_path)
+
+
+def test_every_flipped_byte_of_the_data_is_found_where_pages_have_checksums(tmp_path):
+    path = write(
+        tmp_path / "a",
+        rows(40).select(["x", "s"]),
+        write_page_checksum=True,
+        compression="none",
+        use_dictionary=False,
+        row_group_size=40,
+    )
+    expected = [plain(e) for e in Dataset.from_parquet(path)]
+    metadata = pq.read_metadata(path).row_group(0)
+    end = max(
+        metadata.column(k).data_page_offset + metadata.column(k).total_compressed_size
+        for k in range(2)
+    )
+    data = bytearray(Path(path).read_bytes())
+    flipped = tmp_path / "flipped"
+    found = 0
+    for place in range(4, end, 7):
+        data[place] ^= 0x04
+        flipped.write_bytes(data)
+        data[place] ^= 0x04
+        try:
+            rows_of = [plain(e) for e in Dataset.from_parquet(flipped)]
+        except (CorruptRecord, UnparsableRecord) as error:
+            found += error.file == str(flipped)
+        else:
+            assert rows_of == expected  # a bit that means nothing, in a page's header
+    assert found > 0.8 * len(range(4, end, 7))
+
+
+def test_a_file_replaced_or_cut_during_the_run_is_noticed(tmp_path):
+    path = write(tmp_path / "a", rows(12))
+    node = Dataset.from_parquet(path).node
+    before = node.gather(np.array([0])).rows()
+    os.utime(path, ns=(0, 1))
+    assert difference(node.gather(np.array([5])).rows()[0]["x"], np.int64(5)) is None
+    write(path, rows(12, 1))
+    with pytest.raises(SourceChanged) as caught:
+        node.gather(np.array([9]))
+    assert caught.value.file == path
+    assert difference(node.gather(np.array([0])).rows(), before) is None  # still in memory
+    os.truncate(path, 300)
+    with pytest.raises((SourceChanged, CorruptRecord)):
+        node.gather(np.array([9]))
+    os.remove(path)
+    with pytest.raises(FileNotFoundError):
+        node.gather(np.array([9]))
+
+
+def test_a_source_travels_through_pickle(tmp_path):
+    node = Dataset.from_parquet(write(tmp_path / "a", rows(9)), fill={"x": 1}).node
+    node.gather(np.array([0]))
+    copy = pickle.loads(pickle.dumps(node))
+    assert copy.describe() == node.describe()
+    assert difference(copy.gather(np.array([8])).rows(), node.gather(np.array([8])).rows()) is None
+
+
+@pytest.mark.parametrize("index", [-1, 9])
+def test_an_index_outside_the_files_is_an_index_error(tmp_path, index):
+    node = Dataset.from_parquet(write(tmp_path / "a", rows(9))).node
+    with pytest.raises(IndexError, match=f"row {index} of 9"):
+        node.gather(np.array([0, index]))
+
+
+def test_what_an_element_holds_is_the_consumers(tmp_path):
+    ds = Dataset.from_parquet(write(tmp_path / "a", rows(4)), columns=["x", "f"])
+    for batches in (ds.batch(4), ds.shuffle(seed=1).batch(4)):
+        batches[0]["x"][...] = 99
+        batches[0]["f"][...] = 99
+        assert batches[0]["x"].max() == 3 and batches[0]["f"].max() == 3

@@ -1,0 +1,494 @@
+"""TFRecords on stores that fsspec knows: few requests, tried again, and never a wrong record."""
+
+from __future__ import annotations
+
+import http.server
+import pickle
+import re
+import threading
+import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from playhead import Dataset, FixedLenFeature, write_tfrecords
+from playhead.errors import (
+    CorruptRecord,
+    MissingSource,
+    SlowResume,
+    SourceChanged,
+    SourceError,
+)
+from playhead.sources import blocks, building, remote
+from playhead.sources.remote import coalesced
+from playhead.sources.tfrecord import tfrecords
+from playhead.testing import assert_resumes_exactly
+
+fsspec = pytest.importorskip("fsspec")
+
+RECORDS = [b"%d" % k * (k % 9) for k in range(300)]
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path_factory, monkeypatch):
+    directory = tmp_path_factory.mktemp("cache")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(directory))
+    monkeypatch.setattr(remote, "_FIRST_WAIT", 0.001)
+    return directory / "playhead" / "index"
+
+
+@pytest.fixture
+def memory():
+    system = fsspec.filesystem("memory")
+    yield system
+    system.store.clear()
+    system.pseudo_dirs[:] = [""]
+
+
+@dataclass
+class Site:
+    """What a web server holds, how it behaves, and what it was asked for."""
+
+    files: dict[str, bytes] = field(default_factory=dict)
+    version: Counter = field(default_factory=Counter)
+    etags: bool = True
+    latency: float = 0.0
+    ranges: bool = True
+    failures: int = 0
+    asked: list[tuple[str, str, str | None]] = field(default_factory=list)
+    now: int = 0
+    most: int = 0
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    url: str = ""
+
+    def gets(self):
+        """The ranges that were asked for since the last call."""
+        with self.lock:
+            found = [(path, what) for method, path, what in self.asked if method == "GET"]
+            self.asked.clear()
+        return found
+
+
+@pytest.fixture
+def site():
+    pytest.importorskip("aiohttp")
+    served = Site()
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self):
+            asked = self.headers.get("Range")
+            with served.lock:
+                served.asked.append((self.command, self.path, asked))
+                served.now += 1
+                served.most = max(served.most, served.now)
+                failing = served.failures > 0 and asked is not None
+                served.failures -= failing
+            time.sleep(served.latency)
+            try:
+                self.answer(asked, failing)
+            finally:
+                with served.lock:
+                    served.now -= 1
+
+        do_HEAD = do_GET
+
+        def answer(self, asked, failing):
+            name = self.path[1:]
+            if name.startswith("moved/"):
+                return self.reply(302, b"", {"Location": f"/{name[6:]}"})
+            if failing:
+                return self.reply(503, b"busy", {})
+            if name not in served.files:
+                return self.reply(404, b"", {})
+            data, headers = served.files[name], {}
+            if served.etags:
+                headers["ETag"] = f'"{served.version[name]}"'
+            if asked is None or not served.ranges:
+                return self.reply(200, data, headers)
+            start, stop = map(int, re.match(r"bytes=(\d+)-(\d+)", asked).groups())
+            if start >= len(data):
+                return self.reply(416, b"", headers)
+            part = data[start : stop + 1]
+            headers["Content-Range"] = f"bytes {start}-{start + len(part) - 1}/{len(data)}"
+            return self.reply(206, part, headers)
+
+        def reply(self, status, body, headers):
+            self.send_response(status)
+            for name, value in {**headers, "Content-Length": str(len(body))}.items():
+                self.send_header(name, value)
+            self.end_headers()
+            if self.command == "GET":
+                self.wfile.write(body)
+
+        def log_message(self, *_):
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    served.url = f"http://127.0.0.1:{server.server_port}"
+    yield served
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def written(tmp_path, records=RECORDS, **options):
+    """The bytes of a file that holds the records."""
+    (path,) = write_tfrecords(records, tmp_path / "made", overwrite=True, **options)
+    data = Path(path).read_bytes()
+    Path(path).unlink()
+    return data
+
+
+def read(source, index=None):
+    index = np.arange(source.cardinality) if index is None else np.array(index, np.int64)
+    return source.gather(index).nest.tolist()
+
+
+# --- any store --------------------------------------------------------------------------------------
+
+
+def test_a_pattern_is_sorted_and_records_come_back_in_any_order(tmp_path, memory):
+    for k in (2, 0, 1):
+        memory.pipe(f"/data/train-{k}", written(tmp_path, RECORDS[100 * k : 100 * k + 100]))
+    memory.pipe("/data/train-3", b"")
+    memory.pipe("/data/other", b"")
+    memory.pipe("/data/train-4/inside", b"no TFRecord")
+    source = tfrecords("memory://data/train-*")
+    assert source.cardinality == 300
+    order = np.random.default_rng(0).permutation(300)
+    assert read(source, order) == [RECORDS[k] for k in order]
+    assert read(tfrecords("memory://data/train-[12]")) == RECORDS[100:]
+    assert read(tfrecords("memory://data/train-?")) == RECORDS
+    local = write_tfrecords(RECORDS, tmp_path / "local")
+    mixed = tfrecords([*local, "memory://data/train-0"])
+    assert read(mixed, [305, 4, 399, 299]) == [RECORDS[k] for k in (5, 4, 99, 299)]
+    assert source.describe() == tfrecords(local).describe()
+    assert read(pickle.loads(pickle.dumps(source)), [7]) == [RECORDS[7]]
+
+
+def test_nothing_there_is_said(memory):
+    memory.pipe("/data/train-0", b"")
+    for path in ("memory://data/test-*", "memory://data/train-1", "memory://data"):
+        with pytest.raises(MissingSource) as caught:
+            tfrecords(path)
+        assert "memory://" in str(caught.value)
+    with pytest.raises(SourceError, match="fsspec"):
+        tfrecords("nowhere://data/train-0")
+
+
+def test_remote_records_resume_exactly(tmp_path, memory):
+    rows = [{"x": k} for k in range(20)]
+    memory.pipe("/data/a", written(tmp_path, rows))
+    features = {"x": FixedLenFeature((), np.int64)}
+    assert_resumes_exactly(
+        lambda: (
+            Dataset.from_tfrecords("memory://data/a", features=features).shuffle(seed=1).batch(3)
+        ),
+        epochs=2,
+        workers=(0, 2),
+    )
+
+
+def test_compressed_remote_files_are_walked(tmp_path, memory):
+    memory.pipe("/data/a.gz", written(tmp_path, RECORDS[:200], compression="GZIP"))
+    memory.pipe("/data/b", written(tmp_path, RECORDS[200:]))
+    ds = Dataset.from_tfrecords(["memory://data/a.gz", "memory://data/b"])
+    assert list(ds) == RECORDS
+    it = ds.iterator()
+    for _ in range(150):
+        next(it)
+    again = ds.iterator()
+    again.load_state_dict(it.state_dict())
+    with pytest.warns(SlowResume, match="first 150 records"):
+        assert next(again) == RECORDS[150]
+    memory.pipe("/data/a.gz", written(tmp_path, RECORDS[::-1], compression="GZIP"))
+    with pytest.raises(SourceChanged):
+        list(ds)
+
+
+def test_damage_is_named_by_url_and_record(tmp_path, memory):
+    data = bytearray(written(tmp_path, [b"one", b"two"]))
+    memory.pipe("/data/whole", bytes(data))
+    source = tfrecords("memory://data/whole", verify="always")
+    data[19 + 12] ^= 1
+    memory.pipe("/data/a", bytes(data))
+    with pytest.raises(CorruptRecord) as caught:
+        tfrecords("memory://data/a")
+    facts = (caught.value.file, caught.value.record, caught.value.offset)
+    assert facts == ("memory://data/a", 1, 19)
+    memory.store["/data/whole"].seek(0)
+    memory.store["/data/whole"].write(bytes(data))  # behind the store's back
+    with pytest.raises(CorruptRecord) as caught:
+        read(source)
+    assert (caught.value.record, caught.value.reason) == (1, "data")
+    memory.pipe("/data/cut", written(tmp_path, [b"one", b"two"])[:-1])
+    with pytest.raises(CorruptRecord, match="record 1 at byte 19"):
+        tfrecords("memory://data/cut")
+
+
+@pytest.mark.parametrize("change", ["replaced", "shorter", "gone"])
+def test_a_file_that_changes_while_it_is_in_use_is_found(tmp_path, memory, change):
+    memory.pipe("/data/a", written(tmp_path, [b"one", b"two"]))
+    source = tfrecords("memory://data/a")
+    if change == "gone":
+        memory.rm("/data/a")
+    else:
+        memory.pipe("/data/a", written(tmp_path, [b"ONE", b"TWO"][: 1 + (change == "replaced")]))
+    with pytest.raises(MissingSource if change == "gone" else SourceChanged) as caught:
+        read(source)
+    assert caught.value.file == "memory://data/a"
+
+
+# --- the index --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def built(monkeypatch):
+    """The paths that were scanned."""
+    seen, build = [], building.build
+
+    def counting(path, *rest):
+        seen.append(path)
+        return build(path, *rest)
+
+    monkeypatch.setattr(building, "build", counting)
+    return seen
+
+
+def test_the_index_lies_beside_the_data_and_serves_a_fresh_machine(tmp_path, memory, cache, built):
+    memory.pipe("/data/a", written(tmp_path))
+    for _ in range(3):
+        assert tfrecords("memory://data/a").cardinality == 300
+    assert built == ["memory://data/a"]
+    assert memory.exists("/data/playhead-index/a.index") and not cache.exists()
+    memory.pipe("/data/a", written(tmp_path, RECORDS[:10]))
+    assert tfrecords("memory://data/a").cardinality == 10
+    assert len(built) == 2
+
+
+@pytest.mark.parametrize("where", ["a directory", "memory://run/index"])
+def test_the_index_may_lie_in_the_runs_own_directory(tmp_path, memory, built, where):
+    memory.pipe("/data/a", written(tmp_path))
+    where = str(tmp_path / "run") if where == "a directory" else where
+    for _ in range(2):
+        assert tfrecords("memory://data/a", index=where).cardinality == 300
+    assert built == ["memory://data/a"]
+    assert not memory.exists("/data/playhead-index")
+    local = write_tfrecords(RECORDS, tmp_path / "local")
+    for _ in range(2):
+        assert tfrecords(local, index=where).cardinality == 300
+    assert len(built) == 2
+
+
+def test_an_unwritable_store_sends_the_index_to_the_local_cache(
+    tmp_path, memory, cache, built, monkeypatch
+):
+    memory.pipe("/data/a", written(tmp_path))
+
+    def refused(*_):
+        raise PermissionError("read-only")
+
+    monkeypatch.setattr(type(memory), "pipe_file", refused)
+    for _ in range(2):
+        assert tfrecords("memory://data/a").cardinality == 300
+    assert built == ["memory://data/a"]
+    assert len(list(cache.iterdir())) == 1
+
+
+def test_garbage_in_place_of_an_index_is_replaced(tmp_path, memory, built):
+    memory.pipe("/data/a", written(tmp_path))
+    memory.pipe("/data/playhead-index/a.index", b"PLAYHIDX" + bytes(90))
+    assert read(tfrecords("memory://data/a")) == RECORDS
+    assert read(tfrecords("memory://data/a")) == RECORDS
+    assert len(built) == 1
+
+
+# --- a web server -----------------------------------------------------------------------------------
+
+
+def test_neighbours_share_a_request_and_far_records_have_their_own(tmp_path, site, monkeypatch):
+    monkeypatch.setattr(blocks, "TOUCHES", 1000)
+    big = [bytes([k]) * 100_000 for k in range(40)]
+    site.files["a"] = written(tmp_path, big)
+    source = tfrecords(f"{site.url}/a")
+    site.gets()
+    assert read(source, [3, 5, 4]) == [big[3], big[5], big[4]]
+    assert len(site.gets()) == 1
+    assert read(source, [0, 20, 39]) == [big[0], big[20], big[39]]
+    assert len(site.gets()) == 3
+    assert read(source, [7, 7]) == [big[7]] * 2
+    ((_, what),) = site.gets()
+    assert what == f"bytes={7 * 100_016}-{8 * 100_016 - 1}"
+
+
+def test_requests_go_out_together_but_never_too_many(tmp_path, site, monkeypatch):
+    monkeypatch.setattr(remote, "GAP", 0)
+    monkeypatch.setattr(blocks, "TOUCHES", 1000)
+    site.files["a"] = written(tmp_path)
+    source = tfrecords(f"{site.url}/a")
+    site.gets()
+    site.latency, site.most = 0.02, 0
+    index = np.arange(0, 300, 3)
+    assert read(source, index) == [RECORDS[k] for k in index]
+    assert len(site.gets()) == 100
+    assert 2 <= site.most <= remote.IN_FLIGHT
+
+
+def test_records_read_one_by_one_in_one_neighbourhood_share_their_block(tmp_path, site):
+    big = [bytes([k]) * 10_000 for k in range(250)]
+    site.files["a"] = written(tmp_path, big)
+    source = tfrecords(f"{site.url}/a")
+    site.gets()
+    near = np.random.default_rng(0).permutation(100)
+    for k in near.tolist():
+        assert read(source, [k]) == [big[k]]
+    asked = [what for _, what in site.gets()]
+    assert len(asked) == blocks.TOUCHES
+    assert asked[-1] == "bytes=0-1048575"
+
+
+def test_blocks_are_few_and_what_failed_is_not_kept(tmp_path, site, monkeypatch):
+    monkeypatch.setattr(blocks, "BLOCK", 1000)
+    monkeypatch.setattr(blocks, "KEPT", 4)
+    monkeypatch.setattr(blocks, "TOUCHES", 1)
+    site.files["a"] = written(tmp_path)
+    source = tfrecords(f"{site.url}/a")
+    order = np.random.default_rng(0).permutation(300)[:50]
+    assert [read(source, [k])[0] for k in order.tolist()] == [RECORDS[k] for k in order]
+    assert len(source.reader.blocks._kept) <= 4
+    source = tfrecords(f"{site.url}/a")
+    site.failures = 1000
+    with pytest.raises(SourceError, match="503"):
+        read(source, [5])
+    site.failures = 0
+    assert read(source, [5]) == [RECORDS[5]]
+
+
+def test_threads_that_need_one_block_at_once_ask_for_it_once(tmp_path, site, monkeypatch):
+    monkeypatch.setattr(blocks, "TOUCHES", 1)
+    site.files["a"] = written(tmp_path)
+    source = tfrecords(f"{site.url}/a")
+    site.gets()
+    site.latency = 0.05
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(lambda k: read(source, [k]), range(0, 300, 10)))
+    assert found == [[RECORDS[k]] for k in range(0, 300, 10)]
+    assert len(site.gets()) == 1
+
+
+def test_a_server_that_is_busy_for_a_moment_is_asked_again(tmp_path, site):
+    site.files["a"] = written(tmp_path)
+    source = tfrecords(f"{site.url}/a")
+    site.failures = 3
+    assert read(source, [5]) == [RECORDS[5]]
+    site.failures = 1000
+    with pytest.raises(SourceError, match="503") as caught:
+        read(source, [5])
+    assert caught.value.file == f"{site.url}/a"
+
+
+def test_a_redirect_is_followed_and_a_missing_file_is_missing(tmp_path, site):
+    site.files["a"] = written(tmp_path)
+    assert read(tfrecords(f"{site.url}/moved/a")) == RECORDS
+    with pytest.raises(MissingSource):
+        tfrecords(f"{site.url}/b")
+
+
+def test_a_server_without_ranges_is_told_from_a_damaged_file(tmp_path, site):
+    site.files["a"] = written(tmp_path)
+    source = tfrecords(f"{site.url}/a")
+    site.ranges = False
+    with pytest.raises(SourceError, match="sends all of it"):
+        read(source, [5])
+
+
+@pytest.mark.parametrize("etags", [True, False])
+def test_a_file_that_was_replaced_or_cut_on_the_server_is_found(tmp_path, site, etags):
+    site.etags = etags
+    site.files["a"] = written(tmp_path, [b"one", b"two"])
+    source = tfrecords(f"{site.url}/a")
+    site.files["a"] = written(tmp_path, [b"ONE", b"TWO"])
+    site.version["a"] += 1
+    with pytest.raises(SourceChanged):
+        read(source)
+    assert read(tfrecords(f"{site.url}/a")) == [b"ONE", b"TWO"]
+    source = tfrecords(f"{site.url}/a")
+    site.files["a"] = site.files["a"][:19]
+    with pytest.raises(SourceChanged):
+        read(source, [1])
+
+
+def test_no_index_is_ever_sent_to_a_web_server(tmp_path, site, cache):
+    site.files["a"] = written(tmp_path)
+    for _ in range(2):
+        tfrecords(f"{site.url}/a")
+    assert {method for method, _, _ in site.asked} == {"GET", "HEAD"}
+    assert len(list(cache.iterdir())) == 1
+
+
+# --- ranges -----------------------------------------------------------------------------------------
+
+
+def test_ranges_cover_every_part_and_join_only_neighbours(monkeypatch):
+    monkeypatch.setattr(remote, "GAP", 10)
+    monkeypatch.setattr(remote, "MOST", 100)
+    starts = np.array([50, 0, 20, 75, 500, 60, 1000])
+    stops = np.array([60, 10, 30, 140, 900, 70, 1001])
+    spans, which = coalesced(starts, stops)
+    assert spans == [(0, 30), (50, 140), (500, 900), (1000, 1001)]
+    for k, (start, stop) in enumerate(zip(starts, stops, strict=True)):
+        begin, end = spans[which[k]]
+        assert begin <= start and stop <= end
+
+
+def test_a_long_scan_says_first_what_it_will_take(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(building, "_LONG", 0)
+    monkeypatch.setattr(building, "_KNOWN", 0)
+    paths = write_tfrecords(RECORDS, tmp_path / "a", shards=3)
+    tfrecords(paths)
+    said = capsys.readouterr().err
+    assert re.fullmatch(
+        r"playhead: indexing 0.0 GB of TFRecords in 3 files, once: about \d+ s\n", said
+    )
+    tfrecords(paths)
+    assert capsys.readouterr().err == ""
+
+
+# --- an object store --------------------------------------------------------------------------------
+
+
+def test_an_s3_bucket_is_read_indexed_and_watched(tmp_path, built, monkeypatch):
+    pytest.importorskip("s3fs")
+    moto = pytest.importorskip("moto.server")
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "testing")
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    server = moto.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    try:
+        options = {"endpoint_url": "http://{}:{}".format(*server.get_host_and_port())}
+        system = fsspec.filesystem("s3", **options)
+        system.mkdir("bucket")
+        for k in range(3):
+            system.pipe(f"bucket/train-{k}", written(tmp_path, RECORDS[100 * k : 100 * k + 100]))
+        for _ in range(2):
+            source = tfrecords("s3://bucket/train-*", storage_options=options)
+            assert read(source, [250, 3, 150]) == [RECORDS[k] for k in (250, 3, 150)]
+        assert sorted(built) == [f"s3://bucket/train-{k}" for k in range(3)]
+        assert system.exists("bucket/playhead-index/train-0.index")
+        source = pickle.loads(pickle.dumps(source))
+        system.pipe("bucket/train-1", written(tmp_path, RECORDS[::-1]))
+        with pytest.raises(SourceChanged) as caught:
+            read(source, [150])
+        assert caught.value.file == "s3://bucket/train-1"
+    finally:
+        server.stop()
