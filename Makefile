@@ -2,6 +2,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 FUZZ_SECONDS ?= 60
+SOAK ?= --kills 200
 BUILD := pyproject.toml setup.py src/playhead/_kernels.c
 
 .PHONY: demo test lint bench soak fuzz docs clean
@@ -21,8 +22,8 @@ lint: $(VENV)/.lint
 bench: $(VENV)/.bench
 	$(BIN)/python -m benchmarks $(BENCH)
 
-soak: $(VENV)/.demo
-	$(BIN)/python benchmarks/soak.py --kills 200
+soak: $(VENV)/.test
+	$(BIN)/python -m benchmarks.soak $(SOAK)
 
 fuzz: build/fuzz
 	build/fuzz $(FUZZ_SECONDS)

@@ -31,6 +31,8 @@ def tried(case: str, peer: str, data: Path) -> float | None:
         return None
 
 
+# What Keras says to everybody who gives it a tf.data.Dataset.
+@pytest.mark.filterwarnings("ignore:`shuffle=True` was passed, but will be ignored")
 @pytest.mark.parametrize("case", frame.NAMES)
 def test_each_peer_of_a_case_delivers_what_was_expected_of_it(
     case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

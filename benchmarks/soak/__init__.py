@@ -1,0 +1,1 @@
+"""SIGKILL at random moments of training loops: `python -m benchmarks.soak`."""
