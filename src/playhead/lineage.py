@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 def trace(run: Position | str | os.PathLike[str], dataset: Dataset, *, step: int) -> list[Record]:
     """The records of the `step`th element of a run: a position, or the path of a run or of a saved position.
 
-    A run's path is the `checkpoint` of `playhead.keras.fit`, a directory or a URL. `dataset` is the pipeline of that
-    time: drawn seeds are adopted from the position, and where the run went through several pipelines
+    A run's path is the `checkpoint` of `playhead.keras.fit`, a directory or a URL. `dataset` is the pipeline
+    of that time: drawn seeds are adopted from the position, and where the run went through several pipelines
     (`on_change="from_here"`), the one that made this step is compared.
     Raises `PipelineChanged` where `dataset` is another, `OutOfReach` for a step never made.
     """
