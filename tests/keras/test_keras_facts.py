@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 import sys
 import warnings
 from typing import Any
@@ -31,22 +32,6 @@ class Batches(keras.utils.PyDataset):
     def __getitem__(self, index: int) -> tuple[np.ndarray, np.ndarray]:
         self.asked.append(index)
         return np.full((2, 1), index, np.float32), np.zeros((2, 1), np.float32)
-
-
-class Steps:
-    def __init__(self, *coming: int) -> None:
-        self.coming = list(coming)
-        self.read = 0
-
-    def __index__(self) -> int:
-        self.read += 1
-        return self.coming[min(self.read - 1, len(self.coming) - 1)]
-
-    def __gt__(self, other: int) -> bool:
-        return True
-
-    def __bool__(self) -> bool:
-        return True
 
 
 class Watching(keras.callbacks.CallbackList):
@@ -93,42 +78,6 @@ def summing_model() -> Any:
     return model
 
 
-def test_steps_per_epoch_may_be_an_object_that_is_read_anew_for_every_epoch() -> None:
-    model, run = summing_model(), None
-    run = Watching(model)
-    model.fit(
-        Batches(), epochs=3, steps_per_epoch=Steps(1, 3, 2), callbacks=run, shuffle=False, verbose=0
-    )
-    batches = [line for line in run.seen if line.startswith("batch")]
-    assert batches == [f"batch {k}" for k in (0, 0, 1, 2, 0, 1)]
-
-
-def test_one_iteration_of_an_uncounted_dataset_serves_all_epochs() -> None:
-    model, data = summing_model(), Batches()
-    model.fit(data, epochs=3, steps_per_epoch=3, shuffle=False, verbose=0)
-    assert float(model.total.numpy()) == sum(range(9))
-    peeked, read = data.asked[:2], data.asked[2:]
-    assert peeked == [0, 1]
-    assert read == list(range(len(read)))
-
-
-def test_an_epoch_of_no_steps_ends_with_validation_and_without_training_logs() -> None:
-    model, run = summing_model(), None
-    run = Watching(model)
-    x = np.ones((2, 1), np.float32)
-    history = model.fit(
-        Batches(),
-        epochs=1,
-        steps_per_epoch=Steps(0),
-        callbacks=run,
-        validation_data=(x, x),
-        verbose=0,
-        shuffle=False,
-    )
-    assert float(model.total.numpy()) == 0
-    assert list(history.history) == ["val_loss"]
-
-
 def test_fit_takes_a_callback_list_as_it_is_and_begins_epochs_after_resetting_metrics() -> None:
     model = summing_model()
     run = Watching(model)
@@ -159,55 +108,6 @@ def test_the_logs_an_epoch_ends_with_may_be_changed_in_place() -> None:
     )
     assert history.history["extra"] == [1.0]
     assert ends[0]["extra"] == 1.0
-
-
-class Until:
-    """A number of batches that is larger than any, until it is told that it is reached."""
-
-    reached = False
-
-    def __index__(self) -> int:
-        return 2**62
-
-    def __lt__(self, other: int) -> bool:
-        return False
-
-    def __le__(self, other: int) -> bool:
-        return self.reached
-
-
-def test_the_number_of_batches_may_end_an_epoch_and_the_next_one_begins_at_index_0() -> None:
-    data = Batches(Until())
-
-    class Ending(Watching):
-        lengths = (2, 4, 1)
-
-        def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-            super().on_epoch_begin(epoch, logs)
-            data.num_batches.reached = False
-
-        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-            super().on_train_batch_end(batch, logs)
-            epochs = sum(line.startswith("end") for line in self.seen)
-            data.num_batches.reached = batch + 1 == self.lengths[epochs]
-
-    model = summing_model()
-    run = Ending(model)
-    with warnings.catch_warnings(record=True) as said:
-        warnings.simplefilter("always")
-        model.fit(
-            data,
-            epochs=3,
-            steps_per_epoch=Steps(2**62),
-            callbacks=run,
-            shuffle=False,
-            verbose=0,
-        )
-    assert [line for line in run.seen if line.startswith("batch")] == [
-        f"batch {k}" for k in (0, 1, 0, 1, 2, 3, 0)
-    ]
-    assert float(model.total.numpy()) == (0 + 1) + (0 + 1 + 2 + 3) + 0
-    assert {str(w.message)[:27] for w in said} == {"Your input ran out of data;"}
 
 
 def test_batches_of_a_dataset_may_differ_in_length() -> None:
@@ -351,6 +251,58 @@ def test_what_is_set_on_a_reader_decides_how_it_ends() -> None:
         summing_model().fit(Setting(Ending()), epochs=2, verbose=0)
     # The second epoch would have been cut at the length that Keras took the first for.
     assert [length for length, _ in readers] == [None, 4]
+
+
+def test_the_length_set_on_a_reader_when_an_epoch_begins_or_after_a_step_is_that_of_the_epoch() -> (
+    None
+):
+    begun: list[int] = []
+    readers: list[Any] = []
+
+    class Setting(Plain):
+        def on_epoch_begin(self) -> None:
+            reader = sys._getframe(1).f_locals["self"]
+            reader._num_batches = (2, 3, 2**62)[len(readers)]
+            readers.append(reader)
+
+    class Endless:
+        def __iter__(self) -> Any:
+            begun.append(len(readers))
+            return ((tf.fill((2, 1), float(k)), tf.zeros((2, 1))) for k in itertools.count())
+
+    class Ending(Watching):
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            super().on_train_batch_end(batch, logs)
+            if len(readers) == 3 and batch == 3:
+                readers[-1]._num_batches = readers[-1]._steps_seen
+
+    model = summing_model()
+    run = Ending(model)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model.fit(Setting(Endless()), epochs=3, callbacks=run, verbose=0)
+    batches = [line for line in run.seen if line.startswith("batch")]
+    assert batches == [f"batch {k}" for k in (0, 1, 0, 1, 2, 0, 1, 2, 3)]
+    # Each epoch reads from a beginning, and one more is made, and not read, when it has ended.
+    assert float(model.total.numpy()) == (0 + 1) + (0 + 1 + 2) + (0 + 1 + 2 + 3)
+    assert begun == [1, 1, 2, 2, 3, 3]
+
+
+def test_the_train_function_may_be_another_for_a_step() -> None:
+    class Idle(Watching):
+        def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+            if batch == 1:
+                self.train, self.model.train_function = self.model.train_function, lambda it: {}
+            super().on_train_batch_begin(batch, logs)
+
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            super().on_train_batch_end(batch, logs)
+            if batch == 1:
+                self.model.train_function = self.train
+
+    model = summing_model()
+    model.fit(Plain(Ending(), 3), epochs=1, callbacks=Idle(model), verbose=0)
+    assert float(model.total.numpy()) == 0 + 1  # the second step has read nothing
 
 
 def test_the_step_functions_can_be_traced_before_they_are_called() -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -108,22 +108,6 @@ def replicas(model: Any) -> int:
         return 1 if strategy is None else int(strategy.num_replicas_in_sync)
     distribution = keras.distribution.distribution() if name() == "jax" else None
     return 1 if distribution is None else int(np.prod(distribution.device_mesh.shape))
-
-
-def idle_step(model: Any) -> Callable[[], None] | None:
-    """For an epoch of no steps, where Keras needs one: has the next step train nothing.
-
-    What comes back is to be called after it. None where an epoch of no steps is none to Keras.
-    """
-    if name() != "jax":
-        return None
-    train = model.train_function
-    model.train_function = lambda state, iterator: ({}, state)
-
-    def end() -> None:
-        model.train_function = train
-
-    return end
 
 
 def generators() -> Named:

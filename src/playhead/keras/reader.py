@@ -95,14 +95,14 @@ def require_end(call: Call, cardinality: int) -> None:
         )
 
 
-def let_end(reader: Any) -> None:
-    """Has `reader` go on until the data ends, in this pass as in those before, and take that for no mishap.
+def let_end(reader: Any, after: int | None = None) -> None:
+    """Has `reader` take the coming epoch for one of `after` batches, which are to be no mishap.
 
-    Keras takes the length of the first pass for that of all later ones, and warns that the data ran out.
+    None: until the data ends, in this pass as in those before. Keras takes the length of the first pass for
+    that of all later ones, and warns that the data ran out.
     """
-    if reader.steps_per_epoch is None:
-        reader._num_batches = None
-        reader._interrupted_warning = _quiet
+    reader.steps_per_epoch, reader._num_batches = None, after
+    reader._interrupted_warning = _quiet
 
 
 def _quiet() -> None:

@@ -33,9 +33,10 @@ class Reading:
 
     @property
     def waited(self) -> float:
-        """Seconds for which no batch was ready when Keras' reader asked for one, in this process.
+        """Seconds for which no batch was ready when Keras asked for one, in this process.
 
-        On TensorFlow the reader is a thread that runs ahead: the loop itself has waited no longer than this.
+        Under a strategy and with `steps_per_execution` a thread of TensorFlow's asks, and runs ahead: the loop
+        itself has waited no longer than this.
         """
         return self._iterator.stats()["waited"]
 

@@ -12,7 +12,7 @@ from playhead.errors import PreemptedError, TrainingError
 from playhead.keras import backends, checkpoint, state
 from playhead.keras import callbacks as states
 from playhead.keras.cadence import Cadence
-from playhead.keras.feed import UNCOUNTED, Feed, Steps
+from playhead.keras.feed import Feed
 from playhead.keras.preemption import Preempted, Watch
 from playhead.keras.reading import Reading, show
 from playhead.keras.storage import Storage
@@ -81,7 +81,6 @@ class Run(keras.callbacks.CallbackList):  # type: ignore[misc]
         model: Any,
         iterator: Any,
         feed: Feed,
-        steps: Steps,
         progress: Progress,
         keeping: Keeping,
         watch: Watch,
@@ -90,7 +89,7 @@ class Run(keras.callbacks.CallbackList):  # type: ignore[misc]
         verbose: Any,
         restore: Any = None,
     ) -> None:
-        self._iterator, self._feed, self._steps = iterator, feed, steps
+        self._iterator, self._feed = iterator, feed
         self._progress, self._keeping, self._watch = progress, keeping, watch
         self._fixed_length, self._epochs, self._restore = fixed_length, epochs, restore
         self._draws: checkpoint.Named = []
@@ -152,12 +151,10 @@ class Run(keras.callbacks.CallbackList):  # type: ignore[misc]
         if self._offset and self._progbar is not None:
             _time_from(self._progbar.progbar, self._offset)
         if now.complete:
-            self._idle = backends.idle_step(self.model)
-            self._steps.coming = 0 if self._idle is None else 1
-        elif now.total is not None:
-            self._steps.coming = now.total - now.step_in_epoch
+            self._idle = _idle_step(self._trained)
+            self._feed.begin(0)
         else:
-            self._steps.coming = UNCOUNTED
+            self._feed.begin(None if now.total is None else now.total - now.step_in_epoch)
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
         self._undo_draws()
@@ -175,7 +172,9 @@ class Run(keras.callbacks.CallbackList):  # type: ignore[misc]
         now.step += done - now.step_in_epoch
         now.step_in_epoch = done
         super().on_train_batch_end(done - 1, logs)
-        now.complete = done == now.total if now.total is not None else self._epoch_ends()
+        now.complete = (
+            done == now.total if now.total is not None else self._feed.ends_after(now.step)
+        )
         self._feed.trained(now.step)
         if now.complete:
             now.logs = self._epoch_logs(logs)
@@ -186,7 +185,7 @@ class Run(keras.callbacks.CallbackList):  # type: ignore[misc]
                 self._save()
             self._leave_if_told()
         if now.complete and now.total is None:
-            self._feed.begin_again(now.step)
+            self._feed.end()
 
     def on_test_begin(self, logs: Any = None) -> None:
         self._undo_draws()
@@ -252,10 +251,6 @@ class Run(keras.callbacks.CallbackList):  # type: ignore[misc]
         if self._draws_due:
             backends.put_generators(self._draws)
             self._draws_due = False
-
-    def _epoch_ends(self) -> bool:
-        step = self._progress.step
-        return self._feed.epoch_after(step) != self._feed.epoch_after(step - 1)
 
     def _epoch_logs(self, logs: Any) -> dict[str, Any]:
         """What Keras will take for the epoch's training logs."""
@@ -325,6 +320,23 @@ class Run(keras.callbacks.CallbackList):  # type: ignore[misc]
                 checkpoint=where,
             )
         raise Preempted(self._watch.noted, where)
+
+
+def _idle_step(model: Any) -> Callable[[], None] | None:
+    """For an epoch of no steps, where Keras makes one: has that one train nothing and read nothing.
+
+    What comes back is to be called after it. On JAX a step is given the variables, too, and gives them back.
+    None on torch, where Keras asks for a batch before it makes a step, and finds none.
+    """
+    if backends.name() == "torch":
+        return None
+    train = model.train_function
+    model.train_function = lambda *given: {} if len(given) == 1 else ({}, given[0])
+
+    def end() -> None:
+        model.train_function = train
+
+    return end
 
 
 def _time_from(bar: Any, done: int) -> None:

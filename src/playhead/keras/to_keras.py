@@ -1,32 +1,23 @@
-"""Datasets as what Keras' own `fit`, `evaluate` and `predict` read, on every backend.
+"""Datasets as what Keras' own `fit`, `evaluate` and `predict` read.
 
-Keras takes a `DataAdapter` as it is and asks it for batches in its backend's form. What needs saying to Keras
-beside is in `reader`.
+What needs saying to Keras beside is in `reader`.
 """
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from collections.abc import Iterator as IteratorABC
-from typing import TYPE_CHECKING, Any
-
-import keras
-from keras.src.trainers.data_adapters.data_adapter import DataAdapter
+from typing import Any
 
 from playhead.dataset import Dataset
 from playhead.errors import PipelineError
 from playhead.iterator import Iterator
-from playhead.keras.feed import as_keras_batch
+from playhead.keras.adapter import Adapter, Pass, as_keras_batch, packed
 from playhead.keras.reader import Call, calling, let_end, require_end
-from playhead.keras.tracing import differ_in_rows, for_any_rows
-from playhead.plan.block import Nest, map_nest
+from playhead.keras.tracing import differ_in_rows
+from playhead.plan.block import Nest
 from playhead.plan.prefetch import outermost
-
-if TYPE_CHECKING:
-    import tensorflow as tf
-
-Pass = Callable[[], IteratorABC[Any]]
 
 
 def to_keras(ds: Dataset) -> EachPass:
@@ -46,17 +37,20 @@ def to_keras(ds: Dataset) -> EachPass:
     return EachPass(ds)
 
 
-class Batches(DataAdapter):  # type: ignore[misc]
-    """Batches of a dataset, read in passes that `_coming` chooses."""
+class Batches(Adapter):
+    """Batches of a dataset, with the end that its passes have."""
 
     def __init__(self, ds: Dataset) -> None:
         if ds.cardinality() == 0:
             raise PipelineError("the dataset is empty")
         self.dataset = ds if outermost(ds.node) else ds.prefetch()
 
-    def _coming(self, call: Call | None) -> Pass:
-        """What the reader that `call` tells of will read next, in whatever thread."""
-        raise NotImplementedError
+    @property
+    def spec(self) -> Nest:
+        return packed(self.dataset.element_spec)
+
+    def _traced(self) -> Nest | None:
+        return self.spec if differ_in_rows(self.spec) else None
 
     def _first_pass(self) -> IteratorABC[Any]:
         return self._checked(iter(self.dataset.epoch(0)))
@@ -65,7 +59,7 @@ class Batches(DataAdapter):  # type: ignore[misc]
         """`batches` as Keras takes them; looks into the first."""
         number = 0
         for number, batch in enumerate(batches, 1):
-            yield as_keras_batch(batch) if number == 1 else _packed(batch)
+            yield as_keras_batch(batch) if number == 1 else packed(batch)
         if not number:
             raise PipelineError(
                 "a pass over the dataset gave no element",
@@ -81,18 +75,6 @@ class Batches(DataAdapter):  # type: ignore[misc]
             require_end(call, count)
         return None if count < 0 else count
 
-    @property
-    def batch_size(self) -> int | None:
-        return None
-
-    @property
-    def has_partial_batch(self) -> bool | None:
-        return None
-
-    @property
-    def partial_batch_size(self) -> int | None:
-        return None
-
     def on_epoch_begin(self) -> None:
         self._begin(calling())
 
@@ -100,34 +82,12 @@ class Batches(DataAdapter):  # type: ignore[misc]
         self._end(calling())
 
     def _begin(self, call: Call | None) -> None:
-        if call is not None and self.dataset.cardinality() == -2:
+        unknown = self.dataset.cardinality() == -2
+        if call is not None and unknown and call.reader.steps_per_epoch is None:
             let_end(call.reader)
 
     def _end(self, call: Call | None) -> None:
         pass
-
-    def get_numpy_iterator(self) -> IteratorABC[Any]:
-        return self._coming(calling())()
-
-    def get_jax_iterator(self) -> IteratorABC[Any]:
-        return self._coming(calling())()
-
-    def get_torch_dataloader(self) -> IteratorABC[Any]:
-        to_tensor = keras.ops.convert_to_tensor
-        return (keras.tree.map_structure(to_tensor, b) for b in self._coming(calling())())
-
-    def get_tf_dataset(self) -> Any:
-        """Eager tensors from a plain loop, or where a strategy shares them out, a `tf.data.Dataset`.
-
-        Bringing a batch from Python into a tf.data pipeline costs as much as training a tiny model on it.
-        """
-        import tensorflow as tf
-
-        call = calling()
-        coming, spec = self._coming(call), _packed(self.dataset.element_spec)
-        if call is None or tf.distribute.has_strategy() or _is_distributed(call.model):
-            return _tf_dataset(coming, spec)
-        return _Tensors(coming, call, spec)
 
 
 class FirstPass(Batches):
@@ -238,60 +198,3 @@ class _Training:
         reader = self._reader()
         if reader is not None:
             self._taken = reader._steps_seen + more
-
-
-class _Tensors:
-    """Passes of eager tensors, each ending as Keras' loop on TensorFlow has to be told.
-
-    Within an execution of several steps the end is the iterator's own; before one, where nothing is left for
-    it, it is TensorFlow's.
-    """
-
-    def __init__(self, coming: Pass, call: Call, spec: Nest) -> None:
-        self._coming, self._steps = coming, call.reader.steps_per_execution
-        self._kind, self._spec = call.kind, spec
-        self._model = None if call.model is None else weakref.ref(call.model)
-        if call.kind == "predict" and self._steps > 1:
-            self._model = None  # traced for lists of batches
-
-    def __iter__(self) -> IteratorABC[Any]:
-        model = None if self._model is None else self._model()
-        if model is not None and differ_in_rows(self._spec):
-            for_any_rows(model, self._kind, self._spec)
-        self._model = None
-        return self._tensors()
-
-    def _tensors(self) -> IteratorABC[Any]:
-        import tensorflow as tf
-
-        given = 0
-        for batch in self._coming():
-            yield keras.tree.map_structure(tf.convert_to_tensor, batch)
-            given += 1
-        if given % self._steps == 0:
-            raise tf.errors.OutOfRangeError(None, None, "the pass is over")
-
-
-def _tf_dataset(coming: Pass, spec: Nest) -> tf.data.Dataset:
-    import tensorflow as tf
-
-    signature = map_nest(
-        lambda leaf: tf.TensorSpec((None, *leaf.shape[1:]), tf.as_dtype(leaf.dtype)), spec
-    )
-    made = tf.data.Dataset.from_generator(coming, output_signature=signature)
-    options = tf.data.Options()
-    options.autotune.enabled = False
-    options.threading.private_threadpool_size = 1
-    # A strategy gives each replica its part of a batch; there is nothing to deal out among workers.
-    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
-    return made.prefetch(tf.data.AUTOTUNE).with_options(options)
-
-
-def _is_distributed(model: Any) -> bool:
-    return getattr(model, "_distribute_strategy", None) is not None
-
-
-def _packed(batch: Nest) -> Nest:
-    if isinstance(batch, dict):
-        return batch
-    return tuple(batch) if isinstance(batch, tuple) else (batch,)

@@ -1,4 +1,4 @@
-"""Keras' step functions on TensorFlow, traced for any number of rows before they see a batch.
+"""Keras' step functions on TensorFlow, traced for what varies among batches before they see one.
 
 A plain loop hands them eager tensors, whose shapes are known. The last batch of a pass, which is shorter, would
 have them traced once more; of a large model that takes a while.
@@ -24,8 +24,8 @@ def differ_in_rows(spec: Nest) -> bool:
     )
 
 
-def for_any_rows(model: Any, kind: str, spec: Nest) -> None:
-    """Traces what `model` does with a batch of `spec` in `kind`: "train", "test" or "predict".
+def trace(model: Any, kind: str, spec: Nest) -> None:
+    """Traces what `model` does in `kind` ("train", "test" or "predict") with batches of `spec`, of any rows.
 
     What Keras has made otherwise than this expects (or runs eagerly) is left to be traced as it comes.
     """

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
@@ -19,7 +18,7 @@ from playhead.keras import callbacks as states
 from playhead.keras import checkpoint as store
 from playhead.keras.arguments import Arguments, capped, whole
 from playhead.keras.cadence import Cadence
-from playhead.keras.feed import UNCOUNTED, Feed, Steps
+from playhead.keras.feed import Feed
 from playhead.keras.preemption import POLICIES, Watch
 from playhead.keras.run import Keeping, Progress, Run
 from playhead.keras.storage import Place, Storage, at
@@ -126,11 +125,18 @@ def fit(
             progress = _progress(found[1], iterator, length, arguments)
         elif arguments.initial_epoch:
             progress = _skipped_ahead(iterator, length, arguments.initial_epoch)
-        feed = Feed(iterator, note_epochs=length is None)
+        feed = Feed(
+            iterator,
+            by_pass=length is None,
+            class_weight=arguments.rest.pop("class_weight", None),
+        )
         validation = _validation(arguments.rest)
         try:
             restore = None
             finished = found is not None and _finished(found[1], progress, arguments.epochs)
+            if found is None:
+                # Before a function of the pipeline runs, which is watched for draws from Python's generator.
+                state.begin_seeds()
             if not finished:
                 iterator.start()  # the first batches are computed while the model is restored or built
             if found is not None:
@@ -150,10 +156,8 @@ def fit(
                     )
                     return _history(model, progress, arguments, length)
                 root.require_writable()
-            else:
-                state.begin_seeds()
-                if feed.has_open_axes:
-                    state.build(model, feed[0])
+            elif feed.has_open_axes:
+                state.build(model, feed.first())
             verb = "starting" if found is None else "resuming"
             _say(arguments, f"{verb} {_name(root)} at {_where(progress, arguments.epochs)}")
             quiet = arguments.verbose == 0
@@ -162,13 +166,11 @@ def fit(
                 Watch(signals if heeded else (), interrupt=heeded, quiet=quiet) as watch,
                 Writer(root.beat, where=str(root), hurried=lambda: watch.hurried) as writer,
             ):
-                steps = Steps(UNCOUNTED if length is None else length)
                 run = Run(
                     arguments.callbacks,
                     model=model,
                     iterator=iterator,
                     feed=feed,
-                    steps=steps,
                     progress=progress,
                     keeping=Keeping(root, writer, cadence, keep, _fixed(now, layers), on_preempt),
                     watch=watch,
@@ -177,7 +179,7 @@ def fit(
                     verbose=arguments.verbose,
                     restore=restore,
                 )
-                return _keras_fit(model, feed, steps, run, progress.epoch, arguments)
+                return _keras_fit(model, feed, run, progress.epoch, arguments)
         except Exception as error:
             failure = feed.failure
             # TensorFlow tells of it as text in an error of its own. What else fails is not of the data, though
@@ -217,7 +219,7 @@ class _Restore:
     def first(self, feed: Feed) -> None:
         """Before training: builds what is not built yet, compares, restores."""
         model, arrays, groups, without = self._model, self._arrays, self._groups, self._without
-        state.build_for(model, arrays, lambda: feed[0], groups, without=without)
+        state.build_for(model, arrays, feed.first, groups, without=without)
         state.require_same_variables(model, arrays, groups, without=without)
         state.warn_of_other_replicas(model, arrays)
         state.restore(model, arrays, groups, without=without)
@@ -246,24 +248,16 @@ class _Restore:
             state.restore(self._model, self._arrays, self._groups, without=self._without)
 
 
-def _keras_fit(
-    model: Any, feed: Feed, steps: Steps, run: Run, initial_epoch: int, arguments: Arguments
-) -> Any:
-    with warnings.catch_warnings():
-        # A stream's epoch ends by Keras' rule for data that ran out, which it did not.
-        warnings.filterwarnings(
-            "ignore", message="Your input ran out of data", category=UserWarning
-        )
-        return model.fit(
-            feed,
-            epochs=arguments.epochs,
-            initial_epoch=initial_epoch,
-            steps_per_epoch=steps,
-            callbacks=run,
-            shuffle=False,
-            verbose=arguments.verbose,
-            **arguments.rest,
-        )
+def _keras_fit(model: Any, feed: Feed, run: Run, initial_epoch: int, arguments: Arguments) -> Any:
+    return model.fit(
+        feed,
+        epochs=arguments.epochs,
+        initial_epoch=initial_epoch,
+        callbacks=run,
+        shuffle=False,
+        verbose=arguments.verbose,
+        **arguments.rest,
+    )
 
 
 def _require_backend(saved: Mapping[str, Any]) -> None:
