@@ -512,3 +512,8 @@ def test_seed_keeps_together_what_two_zipped_datasets_share():
 def test_padding_that_does_not_fit_the_elements_is_told(options, said):
     with pytest.raises(UnequalElements, match=said):
         list(Dataset.range(3).map(np.arange).padded_batch(2, **options))
+
+
+def test_a_mistyped_argument_of_a_reader_names_the_class_that_users_know():
+    with pytest.raises(TypeError, match=r"^Dataset\.from_csv\(\) got an unexpected keyword"):
+        Dataset.from_csv("x.csv", colums=["a"])

@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, Self
 
@@ -73,7 +73,7 @@ class Readers:
     @classmethod
     def from_tfrecords(
         cls,
-        files: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+        files: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
         *,
         features: dict[str, Any] | Literal["infer"] | None = None,
         context_features: dict[str, Any] | None = None,
@@ -161,7 +161,7 @@ class Readers:
     @classmethod
     def from_array_records(
         cls,
-        files: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+        files: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
         *,
         features: dict[str, Any] | None = None,
         name: str | None = None,
@@ -191,7 +191,7 @@ class Readers:
     @classmethod
     def from_tar(
         cls,
-        files: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+        files: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
         *,
         decode: Literal["auto"] | Mapping[str, Any] | None = None,
         index: str | os.PathLike[str] | None = None,
@@ -226,7 +226,7 @@ class Readers:
     @classmethod
     def from_lines(
         cls,
-        files: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+        files: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
         *,
         encoding: str | None = "utf-8",
         errors: str = "strict",
@@ -259,7 +259,7 @@ class Readers:
     @classmethod
     def from_json_lines(
         cls,
-        files: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+        files: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
         *,
         dtypes: Nest | None = None,
         encoding: str = "utf-8",
@@ -292,7 +292,7 @@ class Readers:
     @classmethod
     def from_csv(
         cls,
-        files: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+        files: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
         *,
         columns: Sequence[str] | None = None,
         dtypes: Mapping[str, Any] | None = None,
@@ -340,7 +340,7 @@ class Readers:
     @classmethod
     def from_parquet(
         cls,
-        files: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+        files: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
         *,
         columns: Sequence[str] | None = None,
         dtypes: Mapping[str, Any] | None = None,
@@ -354,6 +354,7 @@ class Readers:
         reads one for about every row: `shuffle(buffer_size)` keeps neighbours together. Text is str,
         binary bytes, a list an array, a struct a dict. A null is NaN in a column of floats, NaT in one of
         dates, and elsewhere an error unless `fill` says what stands for it. dtypes: other types for columns.
+        Both name a field of a struct behind a dot ("image.path").
 
         Needs `playhead[arrow]`. Raises `MissingSource`, `CorruptRecord`, `PipelineError` for types that no
         array holds; when read, `UnparsableRecord` (file, row, column), `SourceChanged`.
@@ -398,7 +399,7 @@ class Readers:
     @classmethod
     def from_tokens(
         cls,
-        files: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+        files: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
         dtype: Any,
         *,
         length: int,
@@ -463,7 +464,7 @@ class Readers:
         patience: seconds without any broker after which `SourceError` is raised. config: more settings of
         the client, such as those for security.
 
-        Needs `playhead[kafka]`. Raises `PipelineError`; when read, `MissingSource` for a topic that is not there.
+        Needs `playhead[kafka]`. Raises `PipelineError`; when read, `MissingSource` for a topic not there.
 
         >>> import playhead as ph
         >>> ds = ph.Dataset.from_kafka("clicks", bootstrap_servers="localhost:9092", until="end")
@@ -483,3 +484,9 @@ class Readers:
             config=config,
         )
         return cls(replace(node, info=info_here(name)))
+
+
+for _name, _made in vars(Readers).items():
+    if isinstance(_made, classmethod):
+        # Python's own errors about arguments name the class that users know.
+        _made.__func__.__qualname__ = f"Dataset.{_name}"

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from playhead.errors import PipelineError, UnparsableRecord
 from playhead.plan.block import Columns, Rows
+from playhead.sources.encoding import example as encoded
 from playhead.sources.example import (
     FixedLenFeature,
     FixedLenSequenceFeature,
@@ -460,3 +461,21 @@ def test_features_of_tensorflow_are_taken_as_they_are():
         Parser({"x": FixedLenFeature(2, F32)}).digest
         != Parser({"x": FixedLenFeature(3, F32)}).digest
     )
+
+
+def test_a_feature_that_is_missing_or_of_another_kind_is_named_beside_those_that_are_there():
+    record = encoded({"id": 1, "name": "x"})
+    with pytest.raises(UnparsableRecord, match=r"'idd' is missing.*there are 'id', 'name'"):
+        parse([record], {"idd": FixedLenFeature([], np.int64)})
+    with pytest.raises(
+        UnparsableRecord, match="feature 'id': it holds int64, and float32"
+    ) as caught:
+        parse([record], {"name": FixedLenFeature([], bytes), "id": FixedLenFeature([], np.float32)})
+    assert caught.value.key == "id"
+
+
+def test_a_bare_dtype_for_a_feature_is_answered_with_how_features_are_said():
+    for wrong in (np.float32, "int64", 3, np.dtype("f4")):
+        with pytest.raises(PipelineError, match="feature 'x' is") as caught:
+            Parser({"x": wrong})
+        assert "FixedLenFeature" in caught.value.help

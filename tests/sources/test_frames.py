@@ -135,13 +135,16 @@ def test_a_null_is_an_error_that_names_row_and_column_unless_something_stands_fo
         assert "fill={'x': ...}" in caught.value.help
         assert column(array, fill={"x": fill})[1] == fill
     assert column(pa.array([1.0, None]), fill={"x": -1.0}) == [1.0, -1.0]
-    for array in (pa.array([[1], None]), pa.array([[1], [None]]), pa.array([{"y": 1}, None])):
+    for array, said in (
+        (pa.array([[1], None]), "fill={'x': []}"),
+        (pa.array([[1], [None]]), "fill={'x': ...}"),
+        (pa.array([{"y": 1}, None]), "fill={'x.y': ...}"),
+        (pa.array([[{"y": 1}], [None]]), "fill={'x.y': ...}"),
+    ):
         with pytest.raises(ElementError, match="'x") as caught:
             column(array)
         assert caught.value.row == 1
-        assert "fill" not in caught.value.help
-        with pytest.raises(PipelineError, match="fill"):
-            column(array, fill={"x": 1})
+        assert said in caught.value.help
     with pytest.raises(ElementError, match=r"'x\.y'"):
         column(pa.array([{"y": 1}, {"y": None}]))
     assert np.isnan(column(pa.array([[1.5, None]]))[0][1])
@@ -263,3 +266,64 @@ def test_the_specs_of_columns_are_known_without_reading():
     assert Dataset.from_frame(data).element_spec == {
         "x": {"a": ArraySpec((None, 3), np.dtype(np.int8))}
     }
+
+
+def test_nulls_inside_of_lists_and_structs_are_filled_by_the_name_that_the_error_says():
+    assert column(pa.array([[1], None]), fill={"x": []})[1].tolist() == []
+    assert column(pa.array([[1, None]]), fill={"x": 7})[0].tolist() == [1, 7]
+    kind = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+    pictures = pa.array([{"bytes": b"p", "path": None}, None], kind)
+    filled = column(pictures, fill={"x.path": "?", "x.bytes": b""})
+    assert filled == [{"bytes": b"p", "path": "?"}, {"bytes": b"", "path": "?"}]
+    chat = pa.array([[{"role": "user", "content": "hi"}, {"role": "tool", "content": None}]])
+    (messages,) = column(chat, fill={"x.content": ""})
+    assert messages["content"].tolist() == ["hi", ""]
+
+
+def test_a_fill_inside_of_a_struct_is_part_of_what_a_position_compares():
+    frame = table(x=pa.array([{"y": 1, "z": [1]}]))
+    said = [
+        Dataset.from_frame(frame, fill=fill).operations()[0]["schema"]
+        for fill in (None, {"x.y": 1}, {"x.y": 2})
+    ]
+    assert len(set(said)) == 3
+
+
+def test_fills_that_fit_nowhere_are_refused_with_what_to_write_instead():
+    frame = table(x=pa.array([{"y": 1}]), l=pa.array([[1]]))
+    for fill, said in (
+        ({"x": {"y": 1}}, "x.y"),
+        ({"x.q": 1}, "no column 'x.q'"),
+        ({"l": ["a"]}, "fill for 'l'"),
+        ({"l": None}, "fill for 'l'"),
+        (0, "fill is a dict"),
+    ):
+        with pytest.raises(PipelineError, match=said):
+            Dataset.from_frame(frame, fill=fill)
+    with pytest.raises(PipelineError, match="leaves this column out"):
+        Dataset.from_frame(frame, columns=["l"], fill={"x.y": 1})
+
+
+def test_a_field_that_is_null_everywhere_is_read_in_the_dtype_that_is_named():
+    frame = table(x=pa.array([{"y": 1, "path": None}]))
+    with pytest.raises(PipelineError, match="null") as caught:
+        Dataset.from_frame(frame)
+    assert "dtypes={'x.path': str}" in caught.value.help
+    ds = Dataset.from_frame(frame, dtypes={"x.path": str}, fill={"x.path": ""})
+    assert list(ds) == [{"x": {"y": 1, "path": ""}}]
+
+
+def test_columns_given_as_one_name_and_dtypes_as_one_dtype_are_refused():
+    frame = table(ab=pa.array([1]), a=pa.array([2]), b=pa.array([3]))
+    with pytest.raises(PipelineError, match="list of names") as caught:
+        Dataset.from_frame(frame, columns="ab")
+    assert "columns=['ab']" in caught.value.help
+    with pytest.raises(PipelineError, match="dtypes is a dict"):
+        Dataset.from_frame(frame, dtypes=np.float32)
+
+
+def test_a_pandas_frame_with_two_columns_of_one_name_is_refused():
+    pandas = pytest.importorskip("pandas")
+    with pytest.raises(PipelineError, match="Duplicate") as caught:
+        Dataset.from_frame(pandas.DataFrame([[1, 2]], columns=["x", "x"]))
+    assert "rename" in caught.value.help

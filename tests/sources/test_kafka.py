@@ -899,3 +899,12 @@ def test_a_keras_run_that_is_killed_trains_each_message_once_an_epoch(broker, tm
     counts, weights = json.loads(out)
     assert counts == [2.0] * messages, err
     assert weights == json.loads(whole.communicate(timeout=180)[0])[1]
+
+
+def test_brokers_that_do_not_answer_are_said_once_while_they_are_waited_for(capfd):
+    away = f"127.0.0.1:{free_port()}"
+    dataset = Dataset.from_kafka("away", bootstrap_servers=away, until="end", patience=1.0)
+    with pytest.raises(errors.SourceError, match="no broker"):
+        next(iter(dataset))
+    (said,) = capfd.readouterr().err.splitlines()
+    assert "refused" in said and "waiting up to 1 s" in said

@@ -5,6 +5,7 @@ from __future__ import annotations
 import bz2
 import gzip
 import hashlib
+import json
 import lzma
 import os
 import pickle
@@ -27,7 +28,7 @@ from playhead.errors import (
     SourceError,
     UnparsableRecord,
 )
-from playhead.plan.block import ArraySpec
+from playhead.plan.block import ArraySpec, as_element
 from playhead.sources import keeping, maps, offsets, texts
 from playhead.sources.lines import TextLines, lines
 from playhead.sources.offsets import Lines, build, decode, encode
@@ -419,3 +420,39 @@ def test_a_file_that_vanished_is_no_error_of_one_element(tmp_path):
     path.unlink()
     with pytest.raises(MissingSource, match="no file"):
         list(ds)
+
+
+def test_lists_of_numbers_are_what_a_python_value_becomes(tmp_path):
+    values = [[1, -(2**31), 2**31 - 1], [0.1, 1e30, -0.0], [True, False], [1, 2.5], [[1], [2]], []]
+    path = tmp_path / "a.jsonl"
+    path.write_text("".join(json.dumps(value) + "\n" for value in values))
+    for got, value in zip(Dataset.from_json_lines(path), values, strict=True):
+        wanted = as_element(value)
+        assert (got.dtype, got.shape) == (wanted.dtype, wanted.shape)
+        assert got.tobytes() == wanted.tobytes()
+
+
+def test_what_is_no_line_of_json_says_how_it_is_read(tmp_path):
+    path = tmp_path / "a.jsonl"
+    for text, said in (
+        ('\ufeff{"a": 1}\n', "utf-8-sig"),
+        ('[\n{"a": 1}\n]\n', "json.load"),
+        ('{"a": 18446744073709551616}\n', "{'a': object}"),
+        ('{"a": 4294967296}\n', "{'a': np.int64}"),
+    ):
+        path.write_text(text, encoding="utf-8")
+        with pytest.raises(UnparsableRecord) as caught:
+            Dataset.from_json_lines(path)[0]
+        assert said in caught.value.help
+
+
+def test_files_come_from_any_iterable_and_what_is_no_path_is_refused(tmp_path):
+    for name in "ab":
+        (tmp_path / f"{name}.txt").write_text(name)
+    assert list(Dataset.from_lines(sorted(tmp_path.glob("*.txt")))) == ["a", "b"]
+    assert list(Dataset.from_lines(tmp_path / f"{name}.txt" for name in "ba")) == ["b", "a"]
+    for wrong in (3, None, b"a.txt", [3], [b"a.txt"], [["a.txt"]]):
+        for read in (Dataset.from_lines, Dataset.from_tfrecords, Dataset.from_parquet):
+            with pytest.raises(PipelineError, match=rf"{read.__name__} was given") as caught:
+                read(wrong)
+            assert "pathlib.Path" in caught.value.help

@@ -260,3 +260,21 @@ def test_what_an_element_holds_is_the_consumers(tmp_path):
         batches[0]["x"][...] = 99
         batches[0]["f"][...] = 99
         assert batches[0]["x"].max() == 3 and batches[0]["f"].max() == 3
+
+
+def test_files_that_differ_in_a_columns_type_are_read_in_the_dtype_that_is_named(tmp_path):
+    pq.write_table(pa.table({"x": [1, 2], "s": ["a", "b"]}), tmp_path / "a.parquet")
+    pq.write_table(pa.table({"x": [1.5, 1e300], "s": ["c", "d"]}), tmp_path / "b.parquet")
+    pattern = tmp_path / "*.parquet"
+    with pytest.raises(PipelineError, match="double") as caught:
+        Dataset.from_parquet(pattern)
+    assert "dtypes={'x': ...}" in caught.value.help
+    ds = Dataset.from_parquet(pattern, dtypes={"x": np.float64})
+    assert [(e["x"], e["s"]) for e in ds] == [(1, "a"), (2, "b"), (1.5, "c"), (1e300, "d")]
+    mixed = Dataset.from_parquet(pattern, dtypes={"x": np.float64}).shuffle(seed=1).batch(4)[0]
+    assert sorted(mixed["x"].tolist()) == [1, 1.5, 2, 1e300]
+    whole = Dataset.from_parquet(pattern, dtypes={"x": np.int64})
+    assert [e["x"] for e in whole.ignore_errors()] == [1, 2]
+    with pytest.raises(UnparsableRecord) as caught:
+        whole.batch(4)[0]
+    assert (Path(caught.value.file).name, caught.value.record) == ("b.parquet", 0)

@@ -216,3 +216,28 @@ def test_csv_resumes_exactly_and_notices_a_change(tmp_path):
         ds[0]
     assert Dataset.from_csv(path).operations() != said
     os.remove(path)
+
+
+def test_an_unreadable_row_says_its_columns_name_and_what_to_do(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_bytes("x,word\n1,caf\u00e9\n".encode("latin-1"))
+    with pytest.raises(UnparsableRecord, match="the column 'word'") as caught:
+        Dataset.from_csv(path)[0]
+    assert "encoding=" in caught.value.help
+    assert Dataset.from_csv(path, encoding="latin-1")[0] == {"x": 1, "word": "caf\u00e9"}
+
+
+def test_rows_that_all_have_another_width_are_named_and_not_taken_for_columns_of_nulls(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text("1,a\n2,b\n")
+    with pytest.raises(UnparsableRecord, match="Expected 1 columns, got 2") as caught:
+        Dataset.from_csv(path, column_names=["x"])[0]
+    assert "column_names=" in caught.value.help
+
+
+def test_a_fill_that_is_no_dict_is_refused(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text("x\n1\n")
+    for wrong in (0, 5, ["x"]):
+        with pytest.raises(PipelineError, match="fill is a dict"):
+            Dataset.from_csv(path, fill=wrong)

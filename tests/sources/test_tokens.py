@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import itertools
 import os
 import pickle
@@ -12,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from playhead import Dataset
-from playhead.errors import CorruptRecord, MissingSource, PipelineError, SourceChanged
+from playhead.errors import CorruptRecord, MissingSource, PipelineError, SourceChanged, SourceError
 from playhead.plan.block import ArraySpec
 from playhead.sources import maps
 from playhead.testing import assert_resumes_exactly
@@ -163,7 +164,7 @@ def test_what_makes_no_windows_is_refused(tmp_path):
     path = write(tmp_path / "a", range(9))
     make = Dataset.from_tokens
     for options in ({"length": 0}, {"length": 2, "stride": 0}):
-        with pytest.raises(PipelineError, match="1 or more"):
+        with pytest.raises(PipelineError, match="at least 1"):
             make(path, np.uint16, **options)
     with pytest.raises(PipelineError, match="tokens are numbers"):
         make(path, str, length=2)
@@ -195,3 +196,20 @@ def test_files_cut_short_or_of_another_dtype_are_told(tmp_path):
     np.save(tmp_path / "c.npy", np.zeros((2, 3), np.int32))
     with pytest.raises(PipelineError, match="from_tensor_slices"):
         Dataset.from_tokens(tmp_path / "c.npy", np.int32, length=1)
+
+
+def test_arguments_that_are_no_whole_numbers_are_refused(tmp_path):
+    path = write(tmp_path / "a.bin", range(10))
+    for wrong in ({"length": "4"}, {"length": 4.0}, {"length": True}, {"length": 4, "stride": 1.5}):
+        with pytest.raises(PipelineError, match="a whole number"):
+            Dataset.from_tokens(path, np.uint16, **wrong)
+    assert len(Dataset.from_tokens(path, np.uint16, length=np.int64(5))) == 2
+    with pytest.raises(PipelineError, match="ascending numbers"):
+        Dataset.from_tokens(path, np.uint16, length=2, documents=[[0, 1], [2]])
+
+
+def test_compressed_files_are_not_taken_for_tokens(tmp_path):
+    path = tmp_path / "a.bin.gz"
+    path.write_bytes(gzip.compress(bytes(16)))
+    with pytest.raises(SourceError, match="compressed"):
+        Dataset.from_tokens(path, np.uint8, length=2)

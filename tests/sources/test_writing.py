@@ -276,3 +276,12 @@ def test_our_writer_and_our_reader_agree(tmp_path_factory, rows):
     assert [(r["i"].tolist(), r["f"].tobytes(), r["b"]) for r in read] == [
         (r["i"].tolist(), r["f"].tobytes(), r["b"]) for r in rows
     ]
+
+
+def test_lists_whose_parts_are_not_alike_are_refused_as_such(tmp_path):
+    for value in ([1, "x"], [[1], [2, 3]], [["a"], ["b", "c"]]):
+        with pytest.raises(PipelineError, match="not alike") as caught:
+            write_tfrecords([{"a": value}], tmp_path / "a")
+        assert caught.value.key == "a"
+    with pytest.raises(PipelineError, match=r"^PipelineError.*: compression is"):
+        write_tfrecords([b"a"], tmp_path / "a", compression="gzip")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -20,13 +20,10 @@ from playhead.errors import ElementError, PipelineError
 from playhead.plan.aligned import aligned_copy
 from playhead.plan.block import Block, Columns, Nest, Rows, map_nest, stack
 from playhead.sources.arrow_types import (
-    arrow_type,
     is_list,
-    require_known,
     said_of,
     spec_of_type,
     varies,
-    with_leaf,
 )
 
 if TYPE_CHECKING:
@@ -66,6 +63,7 @@ class Schema:
     def digest(self) -> str:
         """16 hexadecimal digits: names, types, fills."""
         said = [[f.name, said_of(f.type), repr(self.fill.get(f.name))] for f in self.types]
+        said += [[name, repr(self.fill[name])] for name in sorted({*self.fill} - {*self.names})]
         return hashlib.blake2b(json.dumps(said).encode(), digest_size=8).hexdigest()
 
     def block(
@@ -84,6 +82,14 @@ class Schema:
         rows = [_rows(column, count, name) for name, column in nest.items()]
         return Rows([dict(zip(nest, row, strict=True)) for row in zip(*rows, strict=True)])
 
+    def cast(self, table: pa.Table) -> pa.Table:
+        """A table of some of these columns with each in its type here. Raises `BadValue`."""
+        import pyarrow as pa
+
+        fields = [self.types.field(name) for name in table.column_names]
+        columns = [_cast(_array(table.column(field.name)), field) for field in fields]
+        return pa.table(columns, pa.schema(fields))
+
     def views(self, table: pa.Table) -> dict[str, np.ndarray[Any, Any]]:
         """The columns of a table that are arrays of numbers as they lie there, read-only."""
         import pyarrow as pa
@@ -97,17 +103,10 @@ class Schema:
         return found
 
     def _column(self, table: pa.Table, field: pa.Field) -> Column:
-        import pyarrow as pa
-
-        found = table.column(field.name)
-        array = found.combine_chunks() if found.num_chunks != 1 else found.chunk(0)
-        if isinstance(array, pa.ChunkedArray):
-            array = pa.concat_arrays(array.chunks) if array.num_chunks else pa.array([], found.type)
+        array = _array(table.column(field.name))
         if array.type != field.type:
             array = _cast(array, field)
-        if field.name in self.fill and array.null_count:
-            array = array.fill_null(pa.scalar(self.fill[field.name], field.type))
-        return _column(array, field.name, None)
+        return _column(array, field.name, None, self.fill)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,52 +120,13 @@ class Lists:
 Column = np.ndarray[Any, Any] | Lists | dict[str, Any]
 
 
-def schema_of(
-    types: pa.Schema,
-    constructor: str,
-    columns: Sequence[str] | None,
-    dtypes: Mapping[str, Any] | None,
-    fill: Mapping[str, Any] | None,
-) -> Schema:
-    """What `columns`, `dtypes` and `fill` make of a schema.
-
-    Raises `PipelineError` for names that are not there, for types that no element can have, and for fills
-    that are not of their column's type.
-    """
+def _array(column: pa.ChunkedArray) -> pa.Array:
     import pyarrow as pa
 
-    names = list(types.names) if columns is None else list(columns)
-    asked = [*names, *(dtypes or ()), *(fill or ())]
-    missing = [name for name in asked if name not in types.names]
-    if missing or not names:
-        raise PipelineError(
-            f"{constructor}: no column {missing[0]!r}" if missing else f"{constructor}: no columns",
-            help=f"there are {', '.join(map(repr, types.names))}",
-        )
-    twice = [name for name in names if types.names.count(name) > 1 or names.count(name) > 1]
-    if twice:
-        raise PipelineError(
-            f"{constructor}: there are several columns {twice[0]!r}",
-            help="rename one, or name columns=",
-        )
-    fields = []
-    for name in names:
-        kind = types.field(name).type
-        if dtypes is not None and name in dtypes:
-            kind = with_leaf(kind, arrow_type(dtypes[name], name))
-        require_known(kind, name, constructor)
-        fields.append(pa.field(name, kind))
-    found = pa.schema(fields)
-    for name, value in (fill or {}).items():
-        try:
-            pa.scalar(value, found.field(name).type)
-        except (pa.ArrowException, KeyError, TypeError, OverflowError) as error:
-            raise PipelineError(f"{constructor}: fill for {name!r}: {error}") from None
-        if pa.types.is_nested(found.field(name).type):
-            raise PipelineError(
-                f"{constructor}: {name!r} is a {found.field(name).type}, which fill cannot fill"
-            )
-    return Schema(found, dict(fill or {}))
+    array = column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
+    if isinstance(array, pa.ChunkedArray):
+        array = pa.concat_arrays(array.chunks) if array.num_chunks else pa.array([], column.type)
+    return array
 
 
 def _cast(array: pa.Array, field: pa.Field) -> pa.Array:
@@ -184,34 +144,39 @@ def _cast(array: pa.Array, field: pa.Field) -> pa.Array:
         raise PipelineError(f"the column {field.name!r}: {whole}") from None
 
 
-def _column(array: pa.Array, name: str, rows: np.ndarray[Any, Any] | None) -> Column:
+def _column(
+    array: pa.Array, name: str, rows: np.ndarray[Any, Any] | None, fill: Mapping[str, Any]
+) -> Column:
     """An array's values; `rows` tells the row of each where it stands inside of lists."""
     import pyarrow as pa
 
     t = pa.types
     if isinstance(array, pa.ExtensionArray):
-        found = _column(array.storage, name, rows)
+        found = _column(array.storage, name, rows, fill)
         if isinstance(array.type, pa.FixedShapeTensorType) and isinstance(found, np.ndarray):
             return found.reshape(len(array), *array.type.shape)
         return found
     if t.is_dictionary(array.type):
-        return _column(array.dictionary_decode(), name, rows)
-    nested = t.is_struct(array.type) or is_list(array.type)
+        return _column(array.dictionary_decode(), name, rows, fill)
+    if t.is_struct(array.type):  # where it is null, all its fields are
+        parts = zip(array.type, array.flatten(), strict=True)
+        named = [(field.name, f"{name}.{field.name}", part) for field, part in parts]
+        return {key: _column(part, path, rows, fill) for key, path, part in named}
+    nested = is_list(array.type)
+    if array.null_count and name in fill and isinstance(fill[name], list | tuple) == nested:
+        array = array.fill_null(pa.scalar(fill[name], array.type))
     as_nan = t.is_floating(array.type) or t.is_temporal(array.type)
-    if array.null_count and (nested or not as_nan):
+    if array.null_count and not as_nan:
         row = int(np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False))[0])
         row = row if rows is None else int(rows[row])
-        inside = "holds a null" if rows is not None or "." in name else "is null"
-        help = "columns=[...] leaves the column out"
-        if not nested and rows is None and "." not in name:
-            help = f"fill={{{name!r}: ...}} says what stands for it; {help}"
+        inside = "holds a null" if rows is not None else "is null"
+        said = "[]" if nested else "..."
+        help = f"fill={{{name!r}: {said}}} says what stands for it; columns=[...] leaves the column out"
         raise BadValue(name, row, f"the column {name!r} {inside}", help)
-    if t.is_struct(array.type):
-        parts = zip(array.type, array.flatten(), strict=True)
-        return {field.name: _column(part, f"{name}.{field.name}", rows) for field, part in parts}
     if t.is_fixed_size_list(array.type):
         size = array.type.list_size
-        inner = _column(array.flatten(), name, _inside(array, rows, np.full(len(array), size)))
+        within = _inside(array, rows, np.full(len(array), size))
+        inner = _column(array.flatten(), name, within, fill)
         if isinstance(inner, np.ndarray):
             return inner.reshape(len(array), size, *inner.shape[1:])
         return Lists(np.arange(len(array) + 1, dtype=np.int64) * size, inner)
@@ -219,7 +184,7 @@ def _column(array: pa.Array, name: str, rows: np.ndarray[Any, Any] | None) -> Co
         edges = array.offsets.to_numpy(zero_copy_only=False).astype(np.int64)
         values = array.values.slice(edges[0], edges[-1] - edges[0])
         edges = edges - edges[0]
-        return Lists(edges, _column(values, name, _inside(array, rows, np.diff(edges))))
+        return Lists(edges, _column(values, name, _inside(array, rows, np.diff(edges)), fill))
     try:
         found = array.to_numpy(zero_copy_only=False)
     except (UnicodeDecodeError, pa.ArrowException):

@@ -63,13 +63,51 @@ def is_text(kind: pa.DataType) -> bool:
     return any(fits(kind) for fits in (*text, *binary))
 
 
-def with_leaf(kind: pa.DataType, leaf: pa.DataType) -> pa.DataType:
-    """A type with the values of its innermost lists in another one."""
+def inside_of(schema: pa.Schema, name: str) -> tuple[str, tuple[str, ...]] | None:
+    """The column and the fields in it that a name with dots leads to; None where it leads nowhere."""
+    if name in schema.names:
+        return name, ()
+    for column in schema.names:
+        path = tuple(name.removeprefix(f"{column}.").split("."))
+        if name.startswith(f"{column}.") and _leads(schema.field(column).type, path):
+            return column, path
+    return None
+
+
+def _leads(kind: pa.DataType, path: tuple[str, ...]) -> bool:
     import pyarrow as pa
 
-    if not is_list(kind) or is_list(leaf):
+    bare = plain(kind)
+    while is_list(bare):
+        bare = plain(bare.value_type)
+    if not path:
+        return True
+    there = pa.types.is_struct(bare) and bare.get_field_index(path[0]) >= 0
+    return there and _leads(bare.field(path[0]).type, path[1:])
+
+
+def leaf_type(kind: pa.DataType, path: tuple[str, ...]) -> pa.DataType:
+    """The type of the values in the innermost lists, at a `path` that leads somewhere."""
+    bare = plain(kind)
+    while is_list(bare):
+        bare = plain(bare.value_type)
+    return leaf_type(bare.field(path[0]).type, path[1:]) if path else bare
+
+
+def with_leaf(kind: pa.DataType, leaf: pa.DataType, path: tuple[str, ...] = ()) -> pa.DataType:
+    """A type with the values of its innermost lists, at a `path` that leads somewhere, in another one."""
+    import pyarrow as pa
+
+    if path and pa.types.is_struct(kind):
+        return pa.struct(
+            [
+                f.with_type(with_leaf(f.type, leaf, path[1:])) if f.name == path[0] else f
+                for f in kind
+            ]
+        )
+    if not is_list(kind) or (is_list(leaf) and not path):
         return leaf
-    inner = with_leaf(kind.value_type, leaf)
+    inner = with_leaf(kind.value_type, leaf, path)
     if pa.types.is_fixed_size_list(kind):
         return pa.list_(inner, kind.list_size)
     return pa.large_list(inner) if pa.types.is_large_list(kind) else pa.list_(inner)
@@ -120,8 +158,11 @@ def require_known(kind: pa.DataType, name: str, constructor: str) -> None:
     numbers = (t.is_integer, t.is_floating, t.is_boolean, t.is_timestamp, t.is_date, t.is_duration)
     if not is_text(bare) and not any(fits(bare) for fits in numbers):
         cast = "np.int64" if t.is_time(bare) else "np.float64"
+        if t.is_null(bare):
+            cast = "str"
         helps = t.is_decimal(bare) or t.is_time(bare) or t.is_null(bare)
-        instead = f"dtypes={{{name!r}: {cast}}} reads it as numbers; " if helps else ""
+        kinds = "text" if cast == "str" else "numbers"
+        instead = f"dtypes={{{name!r}: {cast}}} reads it as {kinds}; " if helps else ""
         raise PipelineError(
             f"{constructor}: the column {name!r} is of the type {kind}, which no array holds",
             help=f"{instead}columns=[...] leaves it out",

@@ -90,10 +90,12 @@ class AsJson:
         try:
             value = json.loads(line)
         except json.JSONDecodeError as error:
-            raise Undecodable(
-                f"not JSON: {error.msg} at character {error.pos}",
-                "mend the line: each holds one whole JSON value",
-            ) from None
+            help = "mend the line: each holds one whole JSON value"
+            if line[:1] == "\ufeff":
+                help = 'encoding="utf-8-sig" takes off the mark of byte order'
+            elif line.strip() == "[":
+                help = "one JSON text over many lines is read by from_sequence(json.load(file))"
+            raise Undecodable(f"not JSON: {error.msg} at character {error.pos}", help) from None
         except (RecursionError, ValueError) as error:
             raise Undecodable(f"not JSON that can be read: {error}", "mend the line") from None
         return _typed(value, self.dtypes, ())
@@ -184,17 +186,29 @@ _PLAIN: dict[type, Callable[[Any], Any]] = {str: _same, float: np.float32, bool:
 
 def _by_rule(value: Any, path: tuple[str, ...]) -> Element:
     try:
-        return as_element(value)
+        found = _alike(value) if type(value) is list else None
+        return as_element(value) if found is None else found
     except IntegerOverflow:
+        large = isinstance(value, int) and not -(1 << 63) <= value < 1 << 63
         raise Undecodable(
             f"{_where(path)}a whole number that does not fit int32, which JSON's numbers become unless told",
-            f"dtypes={_spelled(path, 'np.int64')}",
+            f"dtypes={_spelled(path, 'object' if large else 'np.int64')}",
         ) from None
     except (UnequalElements, TypeError, ValueError) as error:
         raise Undecodable(
             f"{_where(path)}{getattr(error, 'what', error)}",
             f"dtypes={_spelled(path, 'object')} keeps it as Python's json gives it",
         ) from None
+
+
+def _alike(value: list[Any]) -> np.ndarray[Any, Any] | None:
+    """A list of floats, or of whole numbers that fit int32, as `as_element` makes it, only sooner."""
+    kinds = set(map(type, value))
+    if kinds == {float}:
+        return np.array(value, np.float32)
+    if kinds == {int} and min(value) >= -(1 << 31) and max(value) < 1 << 31:
+        return np.array(value, np.int32)
+    return None
 
 
 def _cast(value: Any, dtype: Any, path: tuple[str, ...]) -> Any:

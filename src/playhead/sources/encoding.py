@@ -56,7 +56,13 @@ def _feature(key: str, value: Any) -> bytes:
         if not items:
             return b""  # nothing tells its kind; it reads as a feature that is missing
         words = [isinstance(item, bytes | str) for item in items]
-        if any(words) or any(isinstance(item, list | tuple) for item in items):
+        if any(isinstance(item, list | tuple) for item in items) or (any(words) and not all(words)):
+            raise PipelineError(
+                f"feature {key!r} is a list of parts that are not alike",
+                help="an Example keeps one row of numbers, or of bytes and str, for each key",
+                key=key,
+            )
+        if any(words):
             return _part(BYTES, _bytes_list(key, items))
     array = np.asarray(value)
     if isinstance(value, Mapping) or array.dtype.kind not in "biufSUOV":

@@ -52,7 +52,14 @@ Feature: TypeAlias = FixedLenFeature | VarLenFeature | FixedLenSequenceFeature
 
 def field_of(name: str, feature: Any) -> Field:
     """A feature of this module or of `tf.io`, ready to parse. Raises `PipelineError`."""
-    kind = _kind(name, getattr(feature, "dtype", None))
+    if isinstance(feature, type | str | np.dtype) or not hasattr(feature, "dtype"):
+        raise PipelineError(
+            f"feature {name!r} is {feature!r}",
+            help=f"say it as {name!r}: FixedLenFeature([], np.int64), with its shape and dtype, or "
+            "VarLenFeature(np.int64)",
+            key=name,
+        )
+    kind = _kind(name, feature.dtype)
     match type(feature).__name__:
         case "VarLenFeature":
             return Field(name, kind, None, [] if kind == BYTES else b"")
@@ -96,8 +103,9 @@ def _kind(name: str, dtype: Any) -> Kind:
     try:
         return {np.dtype(np.float32): FLOAT, np.dtype(np.int64): INT64}[np.dtype(dtype)]
     except (TypeError, KeyError):
+        said = getattr(dtype, "__name__", dtype)
         raise PipelineError(
-            f"feature {name!r} has dtype {dtype!r}; an Example holds float32, int64 and bytes",
+            f"feature {name!r} has dtype {said}; an Example holds float32, int64 and bytes",
             help="parse as one of these, and cast in a map",
         ) from None
 

@@ -17,6 +17,7 @@ from playhead.sources import arrow
 from playhead.sources.arrays import SAMPLES, WHOLE, TensorSlices, digest
 from playhead.sources.arrow import BadValue, Schema
 from playhead.sources.arrow_types import require, with_offsets
+from playhead.sources.selection import schema_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -79,7 +80,7 @@ def frame(
     """
     require("from_frame")
     table = with_offsets(_table(data))
-    schema = arrow.schema_of(table.schema, "from_frame", columns, dtypes, fill)
+    schema = schema_of(table.schema, "from_frame", columns, dtypes, fill)
     table = table.select(schema.names)
     if not schema.columnar:
         return FrameRows(table.combine_chunks(), schema)
@@ -102,11 +103,18 @@ def _table(data: Any) -> pa.Table:
                 f"from_frame: pandas holds what Arrow has no type for: {error}",
                 help="give the column one type, as in df.astype({...})",
             ) from None
+        except ValueError as error:
+            raise PipelineError(f"from_frame: {error}", help="rename one of them") from None
     if isinstance(data, pa.Table | pa.RecordBatch) or hasattr(data, "__arrow_c_stream__"):
         try:
             return pa.table(data)
         except (pa.ArrowException, TypeError, ValueError) as error:
-            raise PipelineError(f"from_frame: {type(data).__name__} is no table: {error}") from None
+            raise PipelineError(
+                f"from_frame: {type(data).__name__} is no table: {error}",
+                help="s.to_frame() makes a table of a Series"
+                if hasattr(data, "to_frame")
+                else None,
+            ) from None
     collect = " (collect() a LazyFrame first)" if hasattr(data, "collect") else ""
     raise PipelineError(
         f"from_frame reads pandas and polars frames and Arrow tables, not {type(data).__name__}{collect}",

@@ -19,14 +19,13 @@ class Broken(Exception):
     """A compressed file that cannot be decompressed to its end."""
 
 
-def checked(compression_type: str | None) -> Compression | None:
-    """ "", "GZIP" or "ZLIB" as they are, and None: to be told from the bytes."""
+def checked(compression_type: str | None, argument: str) -> Compression | None:
+    """What an argument says: "", "GZIP" or "ZLIB", or None. Raises `PipelineError` for anything else."""
     match compression_type:
         case None | "" | "GZIP" | "ZLIB":
             return compression_type
     raise PipelineError(
-        f'compression_type is "GZIP", "ZLIB", "" (none) or None (told from the files), '
-        f"not {compression_type!r}",
+        f'{argument} is "GZIP", "ZLIB", "" or None, not {compression_type!r}',
         compression_type=compression_type,
     )
 

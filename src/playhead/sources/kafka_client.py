@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import sys
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
@@ -55,13 +56,16 @@ class Client:
         self._told: Callable[[Any], None] | None = config.get("error_cb")
         self._trouble: Any = None
         self._heard = self._asked = time.monotonic()
-        known = {"group.id": "playhead", "bootstrap.servers": servers, **config, **OURS}
+        # The client itself would say each attempt to connect, some twenty a second.
+        quiet = {"group.id": "playhead", "bootstrap.servers": servers, "log_level": 2}
+        known = {**quiet, **config, **OURS}
         reference = weakref.ref(self)  # the consumer must not keep its owner alive
         told = self._told
 
         def on_error(error: Any) -> None:
             client = reference()
             if client is not None:
+                client._say(error)
                 client._trouble = error
             if told is not None:
                 told(error)
@@ -73,6 +77,12 @@ class Client:
         self._assigned: set[Partition] = set()
         self._pid = os.getpid()
         _clients.add(self)
+
+    def _say(self, error: Any) -> None:
+        """Say on stderr that brokers are waited for, once until they answer again."""
+        if self._trouble is None and sys.stderr is not None:
+            waiting = f"waiting up to {self._patience:g} s for a broker"
+            print(f"playhead: {error.str()}; {waiting}", file=sys.stderr)
 
     # --- what there is --------------------------------------------------------------------------------
 

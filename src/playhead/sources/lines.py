@@ -13,8 +13,8 @@ from playhead.plan.places import Index, Record
 from playhead.sources import offsets
 from playhead.sources.decoding import AsJson, AsText, Line, Undecodable, as_text, checked_dtypes
 from playhead.sources.offsets import Lines, Offsets
+from playhead.sources.paths import Paths
 from playhead.sources.texts import Texts, named
-from playhead.sources.tfrecord import Paths
 from playhead.sources.walked import WalkedLines, compression, walked_lines
 
 Decoder = AsText | AsJson

@@ -22,13 +22,13 @@ from playhead.plan.block import Block, Nest
 from playhead.plan.lock import Lock
 from playhead.plan.node import Node, Source
 from playhead.plan.places import Index, Record
-from playhead.sources import arrow
 from playhead.sources.arrow import BadValue, Schema
 from playhead.sources.arrow_types import require, with_offsets
 from playhead.sources.footers import Footer, digest_of_footer, read_footer, read_metadata
 from playhead.sources.keeping import changed, require_file
+from playhead.sources.paths import Paths
+from playhead.sources.selection import schema_of
 from playhead.sources.texts import named
-from playhead.sources.tfrecord import Paths
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -145,7 +145,14 @@ class Groups:
         rest = [name for name in self.schema.names if name not in ready]
         table = self.schema.types.empty_table().select(rest)
         if rest and parts:
-            table = pa.concat_tables([_taken(h.table.select(rest), rows) for _, rows, h in parts])
+            pieces = [_taken(held.table.select(rest), rows) for _, rows, held in parts]
+            if any(piece.schema != pieces[0].schema for piece in pieces):
+                for number, (here, _, _) in enumerate(parts):
+                    try:
+                        pieces[number] = self.schema.cast(pieces[number])
+                    except BadValue as error:
+                        raise self._unfit(error, int(index[here[error.row]])) from None
+            table = pa.concat_tables(pieces)
             if (order[:-1] > order[1:]).any():
                 back = np.empty(len(order), np.int64)
                 back[order] = np.arange(len(order))
@@ -262,16 +269,18 @@ def parquet(
     paths = named(files, "from_parquet", "Parquet file", "*.parquet")
     found = {path: read_footer(path) for path in dict.fromkeys(paths)}
     types = found[paths[0]][1]
-    schema = arrow.schema_of(types, "from_parquet", columns, dtypes, fill)
+    schema = schema_of(types, "from_parquet", columns, dtypes, fill)
     for path, (_, other) in found.items():
         for name in schema.names:
             there = other.field(name).type if name in other.names else None
-            if there != types.field(name).type:
+            if there != types.field(name).type and (there is None or name not in (dtypes or ())):
                 what = "no such column" if there is None else f"{there}"
                 raise PipelineError(
                     f"from_parquet: the column {name!r} is {types.field(name).type} in {paths[0]}, and "
                     f"in {path} {what}",
-                    help="write the files anew with one schema, or name in columns= what they share",
+                    help="columns=[...] names what they share; or write the files anew with one schema"
+                    if there is None
+                    else f"dtypes={{{name!r}: ...}} reads it alike from all; or write the files anew",
                     column=name,
                     file=path,
                 )

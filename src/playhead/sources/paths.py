@@ -4,30 +4,40 @@ from __future__ import annotations
 
 import glob
 import os
-from collections.abc import Sequence
-from typing import TypeAlias
+from collections.abc import Iterable
+from typing import Any, TypeAlias
 
-from playhead.errors import MissingSource
+from playhead.errors import MissingSource, PipelineError
 from playhead.sources.keeping import DIRECTORY
 
-Paths: TypeAlias = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+Paths: TypeAlias = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 
 
-def expand(files: Paths) -> list[str]:
+def expand(files: Paths, constructor: str = "from_tfrecords") -> list[str]:
     """Absolute paths of what `files` names, in reading order, patterns replaced by matches.
 
-    Raises `MissingSource` for an empty list and for a pattern that matches nothing.
+    `files` is a path or a pattern, or any iterable of these. Raises `MissingSource` for an empty one and for
+    a pattern that matches nothing, `PipelineError` for what is no path.
     """
-    if isinstance(files, str | os.PathLike):
-        files = [files]
-    if not len(files):
+    several = isinstance(files, Iterable) and not isinstance(files, str | bytes | os.PathLike)
+    listed: Any = files if several else [files]
+    given: list[str] = []
+    for file in listed:
+        path = os.fspath(file) if isinstance(file, str | os.PathLike) else None
+        if not isinstance(path, str):
+            raise PipelineError(
+                f"{constructor} was given {file!r} for a file",
+                help="files are a path or a pattern, str or pathlib.Path, or a list of these",
+            )
+        given.append(path)
+    if not given:
         raise MissingSource(
-            "from_tfrecords was given an empty list of files",
+            f"{constructor} was given an empty list of files",
             help="the pattern that made the list matched nothing: check it, and that the data is mounted",
         )
     return [
         path if is_remote(path) else os.path.abspath(path)
-        for file in files
+        for file in given
         for path in _matches(file)
     ]
 
@@ -37,10 +47,7 @@ def is_remote(path: str) -> bool:
     return "://" in path
 
 
-def _matches(file: str | os.PathLike[str]) -> list[str]:
-    path = os.fspath(file)
-    if not isinstance(path, str):
-        raise TypeError(f"a path is str or os.PathLike[str], not {type(path).__name__}")
+def _matches(path: str) -> list[str]:
     path = path.removeprefix("file://")
     if not glob.has_magic(path) or is_remote(path) or os.path.exists(path):
         return [path]

@@ -15,20 +15,22 @@ from playhead.errors import PipelineError, SourceError, UnparsableRecord
 from playhead.plan.block import Block, Nest
 from playhead.plan.node import Node, Source
 from playhead.plan.places import Index, Record
-from playhead.sources import arrow, offsets
+from playhead.sources import offsets
 from playhead.sources.arrow import BadValue, Schema
 from playhead.sources.arrow_types import arrow_type, require
 from playhead.sources.decoding import as_text
 from playhead.sources.dialect import BOM, Dialect, Rows
 from playhead.sources.offsets import FileOffsets, Offsets, first_kept
+from playhead.sources.paths import Paths
+from playhead.sources.selection import require_arguments, schema_of
 from playhead.sources.texts import Texts, named
-from playhead.sources.tfrecord import Paths
 from playhead.sources.walked import compression
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 _ROW = re.compile(r"Row #\d+: ")  # pyarrow's own count, from where it began to read
+_COLUMN = re.compile(r"In CSV column #(\d+): ")
 _LOOKED_AT = 1 << 20  # bytes of rows by which types are told
 
 
@@ -120,13 +122,21 @@ class Parser:
             reason = str(error)
         if len(rows) == 1:
             help = "mend the row, or name other dtypes="
-            raise UnparsableText(0, _ROW.sub("", reason.splitlines()[0]), help)
+            if "UTF8" in reason or "decode" in reason:
+                help = 'name the encoding it has, as in encoding="latin-1"'
+            elif " columns, got " in reason:
+                help = "mend the row, or check delimiter= and column_names="
+            reason = _COLUMN.sub(self._column, _ROW.sub("", reason.splitlines()[0]))
+            raise UnparsableText(0, reason, help)
         for number, row in enumerate(rows):
             try:
                 self.parse([row])
             except UnparsableText as error:
                 raise UnparsableText(number, error.reason, error.help) from None
         raise AssertionError(reason)
+
+    def _column(self, found: re.Match[str]) -> str:
+        return f"the column {self.names[int(found[1])]!r}: "
 
 
 def parsed(
@@ -176,6 +186,7 @@ def separated(
     none may, `PipelineError` for files of different columns.
     """
     require("from_csv")
+    require_arguments("from_csv", columns, dtypes, fill)
     dialect = _dialect(delimiter, quote_char, encoding)
     paths = named(files, "from_csv", "CSV file", "*.csv")
     for path in paths:
@@ -191,10 +202,10 @@ def separated(
     names = _header(found, dialect) if column_names is None else tuple(column_names)
     texts = Texts(Offsets.of(found, skip_blank=True, header=column_names is None), cut)
     types = _types(texts, names, dialect, dict(dtypes or {}))
-    schema = arrow.schema_of(types, "from_csv", columns, None, fill)
+    schema = schema_of(types, "from_csv", columns, None, fill)
     for name in dtypes or ():
         if name not in names:
-            arrow.schema_of(types, "from_csv", columns, dtypes, fill)  # says which there are
+            schema_of(types, "from_csv", columns, dtypes, fill)  # says which there are
     return SeparatedRows(texts, Parser(names, dialect, schema))
 
 
@@ -232,7 +243,8 @@ def _header(files: Sequence[FileOffsets], dialect: Dialect) -> tuple[str, ...]:
         elif names != first[1]:
             raise PipelineError(
                 f"{first[0]} has the columns {', '.join(first[1])}, and {file.seen.path} {', '.join(names)}",
-                help="column_names= names them where files have no header",
+                help="all files have the same header, in one order; column_names= names the columns where "
+                "files have none",
                 file=file.seen.path,
             )
     if first is None:
@@ -259,7 +271,8 @@ def _types(
     if rows and len(told) < len(set(names)):
         try:
             table = parsed(rows, names, dialect, None)
-            guessed = {field.name: field.type for field in table.schema}
+            if table.num_rows:
+                guessed = {field.name: field.type for field in table.schema}
         except (pa.ArrowException, UnicodeDecodeError):
             pass  # not one row can be read; reading one says why
     # What is no text in its encoding is guessed as bytes; reading it as text names the row.

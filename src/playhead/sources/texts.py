@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from playhead import kernels
-from playhead.errors import MissingSource, SourceError
+from playhead.errors import SourceError
 from playhead.kernels import Records
 from playhead.plan.places import Record
 from playhead.sources import offsets
 from playhead.sources.keeping import Mapped, changed, require_file
 from playhead.sources.maps import Maps
 from playhead.sources.offsets import Cut, Integers, Offsets
-from playhead.sources.tfrecord import Paths, expand
+from playhead.sources.paths import Paths, expand, is_remote
 
 _FILES_AT_ONCE = 64
 _ENDS = (b"\n", b"\r")
@@ -28,15 +27,9 @@ def named(files: Paths, constructor: str, kind: str, example: str) -> list[str]:
     Raises `MissingSource` for none, for one that is not there, and for directories; `SourceError` for
     remote ones.
     """
-    given = [files] if isinstance(files, str | os.PathLike) else list(files)
-    if not given:
-        raise MissingSource(
-            f"{constructor} was given an empty list of files",
-            help="the pattern that made the list matched nothing: check it, and that the data is mounted",
-        )
-    paths = expand(given)
+    paths = expand(files, constructor)
     for path in paths:
-        if "://" in path:
+        if is_remote(path):
             raise SourceError(
                 f"{path} is remote, and {constructor} reads local files",
                 help="copy it to a local disk",

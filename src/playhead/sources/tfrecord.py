@@ -22,7 +22,6 @@ from playhead.sources.inflating import Compression, checked, compression_of
 from playhead.sources.maps import Seen
 from playhead.sources.opening import Opening
 from playhead.sources.paths import Paths as Paths
-from playhead.sources.paths import expand as expand
 from playhead.sources.paths import is_remote
 from playhead.sources.reading import AnyParser, Reader
 from playhead.sources.remote import Remote
@@ -73,7 +72,7 @@ def tfrecords(
         raise PipelineError(
             f'verify is "always", "index", "read" or "never", not {verify!r}', verify=verify
         )
-    compression = checked(compression_type)
+    compression = checked(compression_type, "compression_type")
     parser = _parser(features, context_features, sequence_features)
     opening = Opening(Remote(storage_options or {}))
     where = None if index is None else os.fspath(index)

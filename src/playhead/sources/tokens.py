@@ -10,15 +10,15 @@ from typing import Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
 
-from playhead.errors import CorruptRecord, PipelineError
+from playhead.errors import CorruptRecord, PipelineError, SourceError
 from playhead.plan.aligned import aligned_empty
 from playhead.plan.block import ArraySpec, Block, Columns, Nest
 from playhead.plan.node import Node, Source
 from playhead.plan.places import Index, Record
 from playhead.sources.keeping import Mapped
 from playhead.sources.maps import Maps, Seen
+from playhead.sources.paths import Paths
 from playhead.sources.texts import named
-from playhead.sources.tfrecord import Paths
 
 Documents: TypeAlias = Literal["files"] | Sequence[int] | np.ndarray[Any, Any] | None
 Integers: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
@@ -179,9 +179,18 @@ def tokens(
     at a document's end is in none. Raises `MissingSource`, `CorruptRecord` for a size that is no multiple
     of the dtype's, `PipelineError` for what makes no windows.
     """
-    if length < 1 or (stride is not None and stride < 1):
-        raise PipelineError(f"length and stride are 1 or more, not {length} and {stride}")
+    for name, number in (("length", length), ("stride", length if stride is None else stride)):
+        whole = isinstance(number, int | np.integer) and not isinstance(number, bool)
+        if not whole or number < 1:
+            raise PipelineError(f"from_tokens({name}={number!r}): a whole number, at least 1")
     paths = named(files, "from_tokens", "token file", "*.bin")
+    for path in paths:
+        if path.endswith((".gz", ".bz2", ".xz", ".zst", ".npz")):
+            raise SourceError(
+                f"{path} is compressed, and from_tokens maps files into memory",
+                help="decompress it",
+                file=path,
+            )
     found = tuple(_token_file(path, _numbers(dtype)) for path in paths)
     odd = next((f for f in found if f.dtype != found[0].dtype), None)
     if odd is not None:
@@ -260,7 +269,10 @@ def _edges(documents: Documents, store: Store) -> Integers:
         if documents != "files":
             raise PipelineError(f'documents is None, "files" or numbers, not {documents!r}')
         return np.append(store.starts, np.int64(store.count))
-    begins = np.asarray(documents)
+    try:
+        begins = np.asarray(documents)
+    except ValueError:  # lists of unequal lengths
+        begins = np.asarray(documents, object)
     whole = begins.dtype.kind in "iu" or not begins.size
     if begins.ndim != 1 or not whole or (np.diff(begins.astype(np.int64)) < 0).any():
         raise PipelineError("documents are the ascending numbers of the tokens where they begin")

@@ -33,12 +33,12 @@ from playhead.plan.places import Cursor, Index, Places, Record, has_counts
 from playhead.sources.decoding import AsJson, AsText, Line, Undecodable
 from playhead.sources.keeping import changed, require_file
 from playhead.sources.maps import Seen
+from playhead.sources.opening import Opening
 
 _OPENERS: dict[str, Any] = {"gzip": gzip.open, "bz2": bz2.open, "xz": lzma.open}
 _SUFFIXES = {".gz": "gzip", ".bz2": "bz2", ".xz": "xz"}
 _MAGIC = {b"\x1f\x8b\x08": "gzip", b"\xfd7zXZ\0": "xz"}
 _BROKEN = (EOFError, OSError, zlib.error, lzma.LZMAError)
-_ENDS = 64 << 10
 
 # file, line, byte in the decompressed file, lines delivered in this pass
 State: TypeAlias = tuple[int, int, int, int]
@@ -230,13 +230,8 @@ def walked_lines(paths: list[str], decoder: AsText | AsJson, skip_blank: bool) -
 
 
 def _sample(path: str) -> bytes:
-    with open(path, "rb") as file:
-        size = os.fstat(file.fileno()).st_size
-        digest = hashlib.blake2b(str(size).encode(), digest_size=16)
-        digest.update(file.read(_ENDS))
-        file.seek(max(0, size - _ENDS))
-        digest.update(file.read(_ENDS))
-    return digest.digest()
+    status = os.stat(path)
+    return Opening().sample(Seen(path, status.st_size, status.st_mtime_ns))
 
 
 def _line_before(state: State, raw: bytes) -> State:

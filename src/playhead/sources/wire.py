@@ -87,12 +87,13 @@ class _Reading:
                 try:
                     value = values(data, *span, field.kind)
                 except Malformed as error:
-                    error.key = field.name
-                    raise
+                    reason = f"feature {field.name!r}: {error.reason}"
+                    raise Malformed(reason, field.name) from None
             elif field.default is not None:
                 value = field.default
             else:
-                reason = f"feature {field.name!r} is missing, and has no default_value"
+                there = ", ".join(map(repr, _names(data))) or "none"
+                reason = f"feature {field.name!r} is missing, and has no default_value; there are {there}"
                 raise Malformed(reason, field.name)
             column.append(value)
 
@@ -160,6 +161,15 @@ class Malformed(Exception):
         super().__init__(reason)
         self.reason = reason
         self.key = key
+
+
+def _names(data: bytes) -> list[str]:
+    """The names of the features of an Example, at most 20."""
+    parts = [(0, len(data))]
+    for _ in range(3):
+        inner = (part for begin, end in parts for part in fields_of(data, begin, end))
+        parts = [(begin, end) for tag, begin, end in inner if tag == 0x0A]
+    return sorted({data[begin:end].decode(errors="replace") for begin, end in parts})[:20]
 
 
 def unparsable(position: int, key: str | None, reason: str) -> UnparsableRecord:
@@ -230,10 +240,10 @@ def values(data: bytes, start: int, stop: int, kind: Kind) -> Any:
 def values_of_any(data: bytes, start: int, stop: int, kind: Kind) -> Any:
     lists = [part for part in fields_of(data, start, stop) if part[0] in NAMES]
     if len(lists) != 1:
-        raise Malformed("a feature holds no list" if not lists else "a feature holds several lists")
+        raise Malformed("it holds no list" if not lists else "it holds several lists")
     tag, start, stop = lists[0]
     if tag != kind:
-        raise Malformed(f"a feature holds {NAMES[tag]}, and {NAMES[kind]} was asked for")
+        raise Malformed(f"it holds {NAMES[tag]}, and {NAMES[kind]} was asked for")
     alone = _ALONE[kind]
     parts = [part for part in fields_of(data, start, stop) if part[0] in (0x0A, alone)]
     pieces = [data[begin:end] for _, begin, end in parts]

@@ -55,7 +55,7 @@ def write_tfrecords(
     paths = _paths(os.fspath(pattern), shards)
     if order not in ("contiguous", "round_robin"):
         raise PipelineError(f'order is "contiguous" or "round_robin", not {order!r}')
-    kind = checked(compression) or ""
+    kind = checked(compression, "compression") or ""
     there = [path for path in paths if os.path.lexists(path)]
     if there and not overwrite:
         raise PipelineError(
