@@ -14,6 +14,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -431,6 +432,30 @@ def dataset_fn_over_a_stream_saves_the_cursor_of_the_trained_step() -> None:
     step.assign(500)
     with pytest.raises(CheckpointError, match="trained 500 batches"):
         again.serialize()
+
+
+def an_optimizer_s_iterations_count_the_steps() -> None:
+    with TWO.scope():
+        optimizer = keras.optimizers.SGD()
+        optimizer.build([keras.Variable([0.0])])
+    fn = ph.tensorflow.dataset_fn(data(), step=optimizer.iterations, epochs=1)
+    for _, _batch in zip(range(3), TWO.distribute_datasets_from_function(fn), strict=False):
+        optimizer.iterations.assign_add(1)
+    it = ph.tensorflow.iterator(data(), strategy=TWO, step=optimizer.iterations, epochs=1)
+    it.load_state_dict(fn.position)
+
+    @tf.function
+    def rest(it: Any) -> Any:
+        count = 0
+        for _ in it:
+            optimizer.iterations.assign_add(1)
+            count += 1
+        return count
+
+    assert int(rest(it)) == 2 and it.position.step == 5
+    it.load_state_dict(it.position_at(3))
+    with pytest.raises(CheckpointError, match="the loop stands at step 5, its data at step 3"):
+        next(it)
 
 
 def main(report: str) -> None:

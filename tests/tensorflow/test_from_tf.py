@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import functools
 import itertools
 import json
@@ -228,6 +229,35 @@ def test_a_restored_state_replays_nothing_and_another_tensorflow_s_is_replayed()
         again.load_state_dict(position)
 
 
+@pytest.mark.usefixtures("snapshots_at_once")
+def test_a_state_with_one_bit_turned_is_refused_before_tensorflow_reads_it() -> None:
+    with ph.Dataset.from_tf(shuffled(40), state="iterator").iterator() as it:
+        for _ in range(20):
+            next(it)
+        position = it.position.to_dict()
+    state = base64.b64decode(position["cursor"]["state"])
+    for at in range(0, len(state), len(state) // 40):
+        turned = state[:at] + bytes([state[at] ^ 1]) + state[at + 1 :]
+        position["cursor"]["state"] = base64.b64encode(turned).decode()
+        with ph.Dataset.from_tf(shuffled(40), state="iterator").iterator() as again:
+            again.load_state_dict(position)
+            with pytest.raises(UnreadablePosition, match="damaged after it was saved"):
+                next(again)
+
+
+@pytest.mark.usefixtures("snapshots_at_once")
+def test_the_state_of_a_pipeline_that_was_overridden_is_not_forced_on_the_new_one() -> None:
+    with ph.Dataset.from_tf(shuffled(40), state="iterator").iterator() as it:
+        for _ in range(20):
+            next(it)
+        position = it.position
+    expected = passes(lambda: shuffled(40, seed=4), 1)[0][20:]
+    with ph.Dataset.from_tf(shuffled(40, seed=4), state="iterator").iterator() as changed:
+        changed.load_state_dict(position, override=["tf_data"])
+        with pytest.warns(SlowResume, match="replayed 20 elements"):
+            assert [int(x) for x in changed] == expected
+
+
 def test_a_state_above_the_limit_names_the_other_way(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(iterator_state, "EVERY", 0.0)
     monkeypatch.setattr(iterator_state, "LIMIT", 4096)
@@ -428,6 +458,14 @@ def test_what_nothing_repeats_is_refused_by_name(name: str) -> None:
     if name not in ("shuffle", "mixture"):
         with pytest.raises(kind, match="from_tf"):
             ph.Dataset.from_tf(make(), state="iterator")
+
+
+def test_elements_of_a_tf_data_service_come_in_no_order_and_are_refused() -> None:
+    service = tf.data.experimental.service
+    dispatcher = service.DispatchServer()
+    distributed = shuffled().apply(service.distribute("parallel_epochs", dispatcher.target))
+    with pytest.raises(PipelineError, match=r"(?s)DataService.*without distribute"):
+        ph.Dataset.from_tf(distributed)
 
 
 def test_what_tensorflow_cannot_save_is_refused_with_its_reason() -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import gc
+import itertools
 import subprocess
 import sys
 import weakref
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -204,6 +207,16 @@ def test_an_optional_says_whether_anything_is_left() -> None:
     assert [bool(left(it)), bool(it.get_next_as_optional().has_value())] == [False, False]
 
 
+def test_an_element_that_fits_no_optional_is_not_counted() -> None:
+    it = ph.tensorflow.iterator(ph.Dataset.range(3).map(lambda x: np.arange(x + 1)))
+    assert it.get_next_as_optional().get_value().shape == (1,)
+    for _ in range(2):
+        with pytest.raises(tf.errors.InvalidArgumentError):
+            it.get_next_as_optional()
+        assert it.position.step == 1
+    assert next(it).numpy().tolist() == [0, 1]
+
+
 def test_a_plain_iterator_inside_a_graph_names_the_right_one() -> None:
     it = digits().iterator()
 
@@ -224,6 +237,46 @@ def test_epochs_go_on_in_a_half_done_one() -> None:
     rest = [[batch["x"].numpy().tolist() for batch in epoch] for epoch in it.epochs()]
     assert rest[0] == [[3, 4, 5], [6, 7, 8], [9]] and len(rest[1]) == 4
     assert it.position.step == 8
+
+
+def interrupted_at(event: int, take: Callable[[], Any]) -> BaseException | None:
+    """What comes of `take()` where Ctrl-C arrives at its `event`-th line in an iterator's code."""
+    left = [event]
+
+    def arrives(frame: Any, kind: str, _: Any) -> Any:
+        name = frame.f_code.co_filename
+        if name.endswith(("iterator.py", "contextlib.py")) and kind in ("call", "line"):
+            left[0] -= 1
+            if left[0] == 0:
+                raise KeyboardInterrupt
+        return arrives
+
+    before = sys.gettrace()
+    sys.settrace(arrives)
+    try:
+        take()
+    except KeyboardInterrupt as error:
+        return error
+    finally:
+        sys.settrace(before)
+    return None
+
+
+@pytest.mark.parametrize("by_epoch", [False, True])
+def test_an_interrupt_anywhere_in_next_leaves_the_element_for_the_next_one(by_epoch: bool) -> None:
+    hits = 0
+    for event in itertools.count(1):
+        it = ph.tensorflow.iterator(ph.Dataset.range(9))
+        assert int(next(it)) == 0
+        took = functools.partial(next, next(it.epochs()) if by_epoch else it)
+        error = interrupted_at(event, took)
+        if error is None:
+            break
+        hits += 1
+        assert (it.position.step, int(next(it))) == (1, 1), event
+        del error  # and what its traceback kept alive
+        assert (it.position.step, int(next(it))) == (2, 2), event
+    assert hits > 20
 
 
 def test_restoring_works_before_and_after_it_joined_the_checkpoint(tmp_path: Path) -> None:
@@ -331,6 +384,38 @@ def test_a_step_that_disagrees_with_the_data_is_an_error(tmp_path: Path, in_grap
         take(it)
     step.assign(3)
     assert take(it).numpy().tolist() == [9]
+
+
+def test_an_optimizer_s_iterations_count_in_the_order_of_the_graph() -> None:
+    optimizer = keras.optimizers.SGD()
+    optimizer.build([keras.Variable([0.0])])
+    it = ph.tensorflow.iterator(digits(), step=optimizer.iterations)
+
+    @tf.function
+    def one(it: Any) -> Any:
+        batch = next(it)
+        optimizer.iterations.assign_add(1)
+        return batch["x"]
+
+    assert [one(it).numpy().tolist() for _ in range(2)] == [[0, 1, 2], [3, 4, 5]]
+    it.load_state_dict(it.position_at(1))
+    with pytest.raises(tf.errors.UnknownError, match="the loop stands at step 2, its data at step"):
+        one(it)
+    optimizer.iterations.assign(1)
+    assert one(it).numpy().tolist() == [3, 4, 5]
+
+
+def test_restoring_within_an_epoch_is_checked_at_the_next_batch() -> None:
+    step = tf.Variable(0)
+    it = ph.tensorflow.iterator(digits(), epochs=1, step=step)
+    epoch = next(it.epochs())
+    for _ in range(3):
+        next(epoch)
+        step.assign_add(1)
+    it.load_state_dict(it.position_at(1))
+    with pytest.raises(CheckpointError, match="the loop stands at step 3, its data at step 1"):
+        next(epoch)
+    assert it.position.step == 1
 
 
 def test_a_counter_may_be_any_number() -> None:

@@ -130,6 +130,12 @@ def require_counted(step: SupportsInt | tf.Variable | None, position: Position) 
     )
 
 
+def counter(step: SupportsInt | None) -> SupportsInt | tf.Variable | None:
+    """The `tf.Variable` that a Keras variable holds, which a graph reads in its order; else `step`."""
+    held = getattr(step, "value", None)
+    return held if isinstance(held, tf.Variable) else step
+
+
 def counted(step: SupportsInt | tf.Variable) -> int:
     """The loop's own counter now, outside of any graph; a strategy's variable has no `__int__`."""
     return int(step.numpy() if isinstance(step, tf.Variable) else step)

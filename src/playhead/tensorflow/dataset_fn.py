@@ -12,7 +12,7 @@ from playhead.errors import CheckpointError, PipelineError, WrongDoor
 from playhead.iterator import Iterator
 from playhead.plan.block import Nest, map_nest
 from playhead.plan.node import INFINITE, UNKNOWN
-from playhead.tensorflow.agreement import Agreement, counted, require_counted
+from playhead.tensorflow.agreement import Agreement, counted, counter, require_counted
 from playhead.tensorflow.convert import eagerly, fitting, require_dataset
 from playhead.tensorflow.distribute import Replicas, Share
 from playhead.tensorflow.snapshot import save_now
@@ -56,16 +56,15 @@ class DatasetFn(tf.train.experimental.PythonState):  # type: ignore[misc]
 
     def __init__(self, ds: Dataset, step: SupportsInt | None, epochs: int | None) -> None:
         self._ds = ds
-        self._step = step
+        self._step = counter(step)
         self._epochs = epochs
-        self._share: Share | None = None
         self._agreement: Agreement | None = None
         self._reader = ds.iterator(epochs=epochs)
         self._turns = 0  # iterations since this was made or restored
 
     def __call__(self, context: tf.distribute.InputContext | None = None) -> tf.data.Dataset:
         replicas = _replicas(context)
-        self._share = share = Share.of(self._ds, replicas)
+        share = Share.of(self._ds, replicas)
         if replicas.workers > 1 and self._agreement is None:
             self._agreement = Agreement(replicas.worker, replicas.workers)
         specs = replicas.specs(eagerly(lambda: self._ds.element_spec))

@@ -66,7 +66,7 @@ class _Run:
         self._kept: Position | None = None
         if model_dir is not None:
             self._step = _global_step(os.fspath(model_dir))
-            self._kept = _kept(ds, Path(model_dir), self._step)
+            self._kept = _kept(ds, os.fspath(model_dir), self._step)
 
     def elements(self) -> Iterator[Any]:
         with self._ds.iterator(epochs=self._epochs) as iterator:
@@ -97,7 +97,7 @@ def _global_step(model_dir: str) -> int:
     latest = tf.train.latest_checkpoint(model_dir)
     if latest is None:
         return 0
-    reader = tf.train.load_checkpoint(latest)
+    reader = tf.compat.v1.train.NewCheckpointReader(latest)
     if not reader.has_tensor("global_step"):
         raise CheckpointError(
             f"{latest} has no global_step: no Estimator wrote it",
@@ -107,15 +107,16 @@ def _global_step(model_dir: str) -> int:
     return int(reader.get_tensor("global_step"))
 
 
-def _kept(ds: Dataset, model_dir: Path, step: int) -> Position:
+def _kept(ds: Dataset, model_dir: str, step: int) -> Position:
     """The beginning of the run in the pipeline that `model_dir` was begun with; kept there by the first call.
 
     Raises `PipelineChanged` where `ds` is another one.
     """
-    path = model_dir / FILE
+    path = os.path.join(model_dir, FILE)
     begin = ds.iterator().position
-    if path.exists():
-        saved = Position.load(path)
+    if tf.io.gfile.exists(path):
+        with tf.io.gfile.GFile(path, "rb") as file:
+            saved = Position.from_json(file.read())
         ds.iterator(epochs=None).load_state_dict(saved)
         return saved
     if step:
@@ -124,8 +125,13 @@ def _kept(ds: Dataset, model_dir: Path, step: int) -> Position:
             "trained with is not known",
             help=f"to begin with this one at step {step}, write {json.dumps(FILE)} there: "
             "ds.iterator().position.save(path)",
-            path=str(path),
+            path=path,
         )
-    model_dir.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, begin.to_json().encode() + b"\n")
+    tf.io.gfile.makedirs(model_dir)
+    content = begin.to_json().encode() + b"\n"
+    if "://" in path:  # an object store shows a file once it is whole
+        with tf.io.gfile.GFile(path, "wb") as file:
+            file.write(content)
+    else:
+        write_atomically(Path(path), content)
     return begin

@@ -8,27 +8,28 @@ hold one of TensorFlow's own threads while it waits, and the functions of the pi
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from collections.abc import Iterator as IteratorABC
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Self, SupportsInt
+from typing import TYPE_CHECKING, Any, Self, SupportsInt, TypeVar
 
 import numpy as np
 import tensorflow as tf
 
 from playhead.errors import WrongDoor
 from playhead.plan.block import Element, Nest, leaves, map_nest
-from playhead.tensorflow.agreement import Agreement, require_counted
+from playhead.tensorflow.agreement import Agreement, counter, require_counted
 from playhead.tensorflow.convert import eagerly, fitting, require_dataset
 from playhead.tensorflow.distribute import Share, replicas_of
 from playhead.tensorflow.snapshot import save_now
 
 if TYPE_CHECKING:
     from playhead.dataset import Dataset
-    from playhead.iterator import OnChange, _State
+    from playhead.iterator import OnChange
     from playhead.position import Position
 
 _CPU = "/CPU:0"
+
+Taken = TypeVar("Taken")
 
 
 def iterator(
@@ -45,8 +46,9 @@ def iterator(
     position is that of the whole batches: save it in one process, restore it in any number. Raises
     `PipelineError` for a dataset that is split already, for random operations without a seed under several
     workers, and for strategies other than OneDevice, Mirrored and MultiWorkerMirrored.
-    step: the loop's own counter of batches taken, for instance the `tf.Variable` in the same checkpoint.
-    Where it and the data disagree, the first `next` after restoring raises `CheckpointError`.
+    step: the loop's own counter of batches taken, for instance the `tf.Variable` in the same checkpoint, or an
+    optimizer's `iterations`. Where it and the data disagree, the first `next` after restoring raises
+    `CheckpointError`.
 
     >>> import playhead as ph
     >>> step = tf.Variable(0, dtype=tf.int64)
@@ -77,7 +79,7 @@ class Iterator(tf.train.experimental.PythonState, tf.distribute.DistributedItera
         self._share = share
         self._replicas = replicas = share.replicas
         self._iterator = share.read.iterator(epochs=epochs)
-        self._step = step
+        self._step = counter(step)
         self._unchecked = True
         self._agreement = None
         if replicas.workers > 1:
@@ -98,25 +100,27 @@ class Iterator(tf.train.experimental.PythonState, tf.distribute.DistributedItera
             return self._next_in_graph()
         _refuse_in_replica()
         self._check(self._step)
-        before = self._iterator._state
-        return self._tensors(next(self._iterator), before)
+        return self._handed_out(lambda: self._tensors(next(self._iterator)))
 
-    def _tensors(self, element: Element, before: _State) -> Nest:
-        with self._counted_only_if_handed_out(before):
-            return self._replicas.tensors(self._parts(element), lambda: self._part_specs)
+    def _tensors(self, element: Element) -> Nest:
+        return self._replicas.tensors(self._parts(element), lambda: self._part_specs)
 
     def _parts(self, element: Element) -> list[Element]:
         """What the replicas here take of an element that was just delivered."""
         state = self._iterator._state
         return self._share.parts(element, self._iterator._node, state.epoch, state.inner - 1)
 
-    @contextmanager
-    def _counted_only_if_handed_out(self, before: _State) -> IteratorABC[None]:
-        """Where an element that was read cannot be given to the loop, the next `next` tries it again."""
+    def _handed_out(self, take: Callable[[], Taken]) -> Taken:
+        """What `take` returns. Where it fails after an element was read, the next `next` tries that again."""
+        # A generator as context manager would set the place back late, when an interrupt ends it as garbage.
+        before = self._iterator._state
         try:
-            yield
+            return take()
+        except StopIteration:  # nothing was read
+            raise
         except BaseException:
-            self._iterator.load_state_dict(self._iterator._position(before))
+            if self._iterator._state is not before:
+                self._iterator.load_state_dict(self._iterator._position(before))
             raise
 
     def get_next(self) -> Nest:
@@ -134,7 +138,9 @@ class Iterator(tf.train.experimental.PythonState, tf.distribute.DistributedItera
         """The next element, or at the end none, as a `tf.experimental.Optional`."""
         if not tf.inside_function():
             try:
-                return tf.experimental.Optional.from_value(self._declared(next(self)))
+                return self._handed_out(
+                    lambda: tf.experimental.Optional.from_value(self._declared(next(self)))
+                )
             except StopIteration:
                 return tf.experimental.Optional.empty(self.element_spec)
         ended, flat = self._pull_in_graph()
@@ -160,11 +166,12 @@ class Iterator(tf.train.experimental.PythonState, tf.distribute.DistributedItera
             yield self._tensors_of(epoch)
 
     def _tensors_of(self, epoch: IteratorABC[Any]) -> IteratorABC[Nest]:
-        self._check(self._step)
-        before = self._iterator._state
-        for element in epoch:
-            yield self._tensors(element, before)
-            before = self._iterator._state
+        while True:
+            self._check(self._step)
+            try:
+                yield self._handed_out(lambda: self._tensors(next(epoch)))
+            except StopIteration:
+                return
 
     # --- in a graph -------------------------------------------------------------------------------------
 
@@ -209,15 +216,16 @@ class Iterator(tf.train.experimental.PythonState, tf.distribute.DistributedItera
         if not isinstance(self._step, tf.Variable):
             self._check(self._step)
         specs = self._part_specs
-        before = self._iterator._state
+
+        def flat() -> list[Any]:
+            parts = self._parts(next(self._iterator))
+            return [leaf for part in parts for leaf in fitting(part, specs)]
+
         try:
-            element = next(self._iterator)
+            return (False, *self._handed_out(flat))
         except StopIteration:
             nothing = [_nothing(spec) for spec in leaves(specs)]
             return (True, *(nothing * len(self._replicas.devices)))
-        with self._counted_only_if_handed_out(before):
-            flat = [leaf for part in self._parts(element) for leaf in fitting(part, specs)]
-        return (False, *flat)
 
     def _value(self, flat: list[tf.Tensor]) -> Nest:
         """The next value in a graph, of the leaves of its parts."""

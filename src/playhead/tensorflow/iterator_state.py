@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-import binascii
+import hashlib
 import time
 from collections import deque
 from dataclasses import dataclass
@@ -19,37 +19,57 @@ SHARE = 0.03  # of the time, at most, goes into them
 LIMIT = 256 << 20  # bytes of a state
 KEPT = 4  # read-ahead asks for cursors before the newest one
 
+_TEXTS = ("state", "digest", "content", "tensorflow")
 _IGNORE = 1  # serialize what is stateful, too: what matters of it was refused before
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The state of an iterator after `taken` elements, in base64, and the TensorFlow that wrote it."""
+    """The state of an iterator after `taken` elements, in base64; the pipeline and the TensorFlow it is of.
+
+    digest: of the state, without which TensorFlow would read a damaged one wrongly, or crash.
+    """
 
     taken: int
     state: str
+    digest: str
+    content: str
     version: str
 
     @classmethod
+    def made(cls, taken: int, state: bytes, content: str) -> Snapshot:
+        text = base64.b64encode(state).decode()
+        return cls(taken, text, _digest(text), content, str(tf.__version__))
+
+    @classmethod
     def of(cls, cursor: dict[str, Any]) -> Snapshot:
-        return cls(cursor["taken"], cursor["state"], cursor["tensorflow"])
+        return cls(cursor["taken"], *(cursor[name] for name in _TEXTS))
 
     def cursor(self, at: list[int]) -> Cursor:
-        return {"at": at, "taken": self.taken, "state": self.state, "tensorflow": self.version}
+        return {
+            "at": at,
+            "taken": self.taken,
+            "state": self.state,
+            "digest": self.digest,
+            "content": self.content,
+            "tensorflow": self.version,
+        }
 
-    @property
-    def is_foreign(self) -> bool:
-        return self.version != str(tf.__version__)
+    def fits(self, content: str) -> bool:
+        """Whether it is of the pipeline with this digest, which may be another by `override=`."""
+        return (self.content, self.version) == (content, str(tf.__version__))
 
     def restore(self, iterator: Any) -> None:
         """Bring a fresh iterator to where this was saved. Raises `UnreadablePosition`."""
         try:
+            if _digest(self.state) != self.digest:
+                raise ValueError("it was damaged after it was saved")
             with tf.init_scope(), tf.device("/CPU:0"):
                 state = tf.io.parse_tensor(base64.b64decode(self.state, validate=True), tf.variant)
                 tf.raw_ops.DeserializeIterator(
                     resource_handle=iterator._iterator_resource, serialized=state
                 )
-        except (binascii.Error, tf.errors.OpError) as error:
+        except (ValueError, tf.errors.OpError) as error:
             raise UnreadablePosition(
                 "the state of the tf.data iterator in the position cannot be restored: "
                 f"{getattr(error, 'message', error)}",
@@ -63,15 +83,19 @@ def is_snapshot(cursor: dict[str, Any]) -> bool:
         is_place(cursor.get("at"))
         and is_count(cursor.get("taken"))
         and 0 < cursor["taken"] <= cursor["at"][1]
-        and all(isinstance(cursor.get(key), str) for key in ("state", "tensorflow"))
+        and all(isinstance(cursor.get(name), str) for name in _TEXTS)
     )
 
 
-class Snapshots:
-    """The newest states of an iterator that is walked."""
+def _digest(state: str) -> str:
+    return hashlib.blake2b(state.encode(), digest_size=16).hexdigest()
 
-    def __init__(self, iterator: Any, first: Snapshot | None) -> None:
-        self._iterator = iterator
+
+class Snapshots:
+    """The newest states of an iterator that is walked, over the pipeline with the digest `content`."""
+
+    def __init__(self, iterator: Any, content: str, first: Snapshot | None) -> None:
+        self._iterator, self._content = iterator, content
         self._kept: deque[Snapshot] = deque([] if first is None else [first], maxlen=KEPT)
         self._next = time.perf_counter() + EVERY
 
@@ -81,7 +105,7 @@ class Snapshots:
         if began < self._next:
             return
         state = serialized(self._iterator)
-        self._kept.append(Snapshot(taken, base64.b64encode(state).decode(), tf.__version__))
+        self._kept.append(Snapshot.made(taken, state, self._content))
         now = time.perf_counter()
         self._next = now + max(EVERY, (now - began) / SHARE)
 

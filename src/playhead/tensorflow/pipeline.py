@@ -110,9 +110,9 @@ class TfData(Source):
         epoch, index = cursor["at"] if isinstance(cursor, dict) else cursor
         if index == self.count and index:
             return  # nothing is left, and nothing needs to be replayed to know it
-        saved = Snapshot.of(cursor) if isinstance(cursor, dict) else None
-        walk = self._restored(epoch, index, saved) or self._replayed(epoch, index)
-        snapshots = Snapshots(walk.iterator, saved) if self.saves_state else None
+        saved = self._saved(cursor)
+        walk = self._replayed(epoch, index) if saved is None else self._restored(index, saved)
+        snapshots = Snapshots(walk.iterator, self.content, saved) if self.saves_state else None
         pace = compute.pace(self)
         rows: list[Any] = []
         began = time.perf_counter()
@@ -150,13 +150,16 @@ class TfData(Source):
 
     # --- going on ---------------------------------------------------------------------------------------
 
-    def _restored(self, epoch: int, index: int, saved: Snapshot | None) -> _Walk | None:
-        """From tf.data's own state; None where there is none, or another TensorFlow wrote it."""
-        if saved is None or saved.is_foreign:
+    def _saved(self, cursor: Cursor) -> Snapshot | None:
+        """tf.data's own state; None where there is none of this pipeline, written by this TensorFlow."""
+        if not isinstance(cursor, dict):
             return None
-        blueprint = self._blueprint()
+        saved = Snapshot.of(cursor)
+        return saved if saved.fits(self.content) else None
+
+    def _restored(self, index: int, saved: Snapshot) -> _Walk:
         began = time.perf_counter()
-        copy = blueprint.copy(self.seed)
+        copy = self._blueprint().copy(self.seed)
         iterator = _opened(copy)
         saved.restore(iterator)
         _Replay(began, index - saved.taken).advance(iterator, index - saved.taken)

@@ -80,6 +80,12 @@ def require_repeatable_pipeline(blueprint: Blueprint, *, saves_state: bool) -> N
     """
     python = None
     for node, scope in _scoped(blueprint):
+        if kind_of(node) == "DataService":
+            raise PipelineError(
+                f"from_tf: {node.op} gives what the tf.data service has ready, in no order of its own",
+                help="wrap the pipeline without distribute(...); playhead's workers read ahead of it",
+                operation=node.op,
+            )
         inside = scope is not blueprint.nodes
         if is_unseeded(node, scope) and (inside or not saves_state):
             raise _unseeded(node, inside)
