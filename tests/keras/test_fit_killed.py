@@ -53,6 +53,9 @@ def test_a_process_killed_and_told_to_stop_ends_as_one_that_was_left_alone(tmp_p
 
     child = start(where, log)  # killed in the first epoch, between two saves
     wait_for(log, 5, child)
+    while not any(int(save.name.partition("-")[2]) >= 4 for save in checkpoint.saves(where)):
+        assert child.poll() is None, child.communicate()
+        time.sleep(0.01)
     child.send_signal(signal.SIGKILL)
     assert child.wait() == -signal.SIGKILL
     child.communicate()
@@ -172,7 +175,7 @@ def test_raise_is_for_programs_that_catch_errors(tmp_path: Path) -> None:
             epochs=3,
             verbose=0,
             on_preempt="raise",
-            signals=[signal.SIGUSR1],
+            signals=signal.SIGUSR1,
             callbacks=[Telling(4, signum=signal.SIGUSR1)],
         )
     assert isinstance(raised.value, Exception) and isinstance(raised.value, ph.PlayheadError)

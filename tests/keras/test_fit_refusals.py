@@ -175,6 +175,15 @@ def test_a_damaged_newest_save_costs_the_steps_since_the_one_before(copy: Path) 
     assert len(journal.lines) == 3 * STEPS - 8
 
 
+@pytest.mark.parametrize("initial", [2, 5])
+def test_a_new_run_whose_initial_epoch_leaves_nothing_to_train_is_refused(
+    tmp_path: Path, initial: int
+) -> None:
+    with pytest.raises(ValueError, match=f"initial_epoch={initial} .* leaves nothing to train"):
+        fit(model(), data(), checkpoint=tmp_path, epochs=2, initial_epoch=initial, verbose=0)
+    assert not checkpoint.saves(tmp_path)
+
+
 def test_initial_epoch_beyond_the_checkpoint_is_refused(broken: Path) -> None:
     with pytest.raises(TrainingError, match="initial_epoch=2"):
         fit(model(), data(), checkpoint=broken, epochs=3, initial_epoch=2, verbose=0)

@@ -14,6 +14,7 @@ from small_run import STEPS, Broken, Journal, data, digest, model
 import playhead as ph
 from playhead.errors import PipelineError
 from playhead.keras import fit
+from playhead.keras.to_keras import FirstPass
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:__array__ implementation doesn't accept a copy keyword:DeprecationWarning"
@@ -146,3 +147,13 @@ def test_what_says_nothing_about_a_dataset_is_refused(tmp_path: Path) -> None:
     with pytest.raises(PipelineError, match="no end") as raised:
         go(tmp_path, validation_data=data().repeat())
     assert "validation_steps=" in str(raised.value)
+
+
+def test_a_pass_that_was_broken_off_ends_where_fit_does_though_somebody_holds_it() -> None:
+    validation = FirstPass(stream().repeat())
+    whole, held = validation.get_numpy_iterator(), validation.get_numpy_iterator()
+    next(whole)
+    next(held)
+    validation.close()
+    assert next(whole, None) is None and next(held, None) is None
+    validation.close()

@@ -178,5 +178,5 @@ class Feed(Adapter):
         number = position.epoch + (1 if position.step_in_epoch else 0)
         return PipelineError(
             f"pass {number + 1} over the dataset gave no element",
-            help="look at what a filter keeps, or say fewer epochs",
+            help="look at what a filter keeps" + (", or say fewer epochs" if number else ""),
         )

@@ -93,11 +93,25 @@ class Batches(Adapter):
 class FirstPass(Batches):
     """The first pass each time, to its end."""
 
+    def __init__(self, ds: Dataset) -> None:
+        super().__init__(ds)
+        self._open: list[Iterator] = []
+
     def _coming(self, call: Call | None) -> Pass:
         return self._first_pass
 
+    def _first_pass(self) -> IteratorABC[Any]:
+        with self.dataset.epoch(0).iterator() as iterator:
+            self._open.append(iterator)
+            try:
+                yield from self._checked(iterator)
+            finally:
+                self._open.remove(iterator)
+
     def close(self) -> None:
-        """Nothing is open between two passes."""
+        """Nothing more is read, also by a pass that was broken off and that somebody still holds."""
+        for iterator in list(self._open):
+            iterator.close()
 
 
 class EachPass(Batches):

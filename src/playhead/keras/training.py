@@ -39,7 +39,7 @@ def fit(
     on_preempt: Literal["exit", "raise", "ignore"] = "exit",
     on_change: Literal["error", "by_record", "from_here"] = "error",
     override: str | Iterable[str] = (),
-    signals: Iterable[int] = (signal.SIGTERM,),
+    signals: int | Iterable[int] = (signal.SIGTERM,),
     **fit_arguments: Any,
 ) -> Any:
     """`model.fit` over `ds`, saved under `checkpoint`, a directory or a URL, and resumed from there.
@@ -86,6 +86,7 @@ def fit(
     _require(resume, ("auto", "must", "never"), "resume")
     _require(on_preempt, POLICIES, "on_preempt")
     override = (override,) if isinstance(override, str) else tuple(override)
+    signals = (signals,) if isinstance(signals, int) else tuple(signals)
     if not getattr(model, "compiled", False):
         raise ValueError("compile the model before fit")
     if not os.fspath(checkpoint):
@@ -124,7 +125,7 @@ def fit(
             iterator.load_state_dict(found[1]["position"], on_change=on_change, override=operations)
             progress = _progress(found[1], iterator, length, arguments)
         elif arguments.initial_epoch:
-            progress = _skipped_ahead(iterator, length, arguments.initial_epoch)
+            progress = _skipped_ahead(iterator, length, arguments)
         feed = Feed(
             iterator,
             by_pass=length is None,
@@ -370,7 +371,13 @@ def _progress(
     return progress
 
 
-def _skipped_ahead(iterator: Iterator, length: int | None, epochs: int) -> Progress:
+def _skipped_ahead(iterator: Iterator, length: int | None, arguments: Arguments) -> Progress:
+    epochs = arguments.initial_epoch
+    if epochs >= arguments.epochs:
+        raise ValueError(
+            f"initial_epoch={epochs} of a new run with epochs={arguments.epochs} leaves nothing to train: "
+            "epochs= is the number of the last epoch, not how many follow"
+        )
     if length is None or not iterator.dataset.seekable:
         raise TrainingError(
             f"initial_epoch={epochs} of a new run over a stream, which cannot skip what came before",
