@@ -3,7 +3,12 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 FUZZ_SECONDS ?= 60
 SOAK ?= --kills 200
+WORKERS ?= 2
 BUILD := pyproject.toml setup.py src/playhead/_kernels.c
+
+# Tests that count processes, or that fill the machine with them, have it to themselves.
+ALONE := tests/benchmarks tests/cli tests/execution tests/ray tests/tensorflow/test_workers.py \
+    tests/tf_keras/test_workers.py
 
 .PHONY: demo test lint bench soak fuzz docs clean
 
@@ -11,7 +16,8 @@ demo: $(VENV)/.demo
 	$(BIN)/playhead demo
 
 test: $(VENV)/.test
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(addprefix --ignore=,$(ALONE))
+	$(BIN)/python -m pytest $(ALONE)
 
 lint: $(VENV)/.lint
 	$(BIN)/ruff format --check .
