@@ -318,7 +318,7 @@ def test_a_bucket_that_is_not_there_is_refused_and_not_made(s3: str) -> None:
     with pytest.raises(CheckpointError, match=r"cannot be written .*bucket does not exist"):
         fit(model(), data(), checkpoint="s3://elsewhere/run", verbose=0, callbacks=[journal])
     assert journal.lines == []
-    assert fsspec.filesystem("s3").ls("") == ["bucket"]
+    assert "elsewhere" not in fsspec.filesystem("s3").ls("")
 
 
 def test_a_url_that_nothing_here_can_open_says_what_to_install() -> None:

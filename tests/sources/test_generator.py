@@ -236,7 +236,12 @@ def test_torchdatas_loaders_resume_exactly():
         generator = torch.Generator()
         generator.manual_seed(5)
         return loading.StatefulDataLoader(
-            data, batch_size=2, shuffle=shuffle, num_workers=workers, generator=generator
+            data,
+            batch_size=2,
+            shuffle=shuffle,
+            num_workers=workers,
+            generator=generator,
+            multiprocessing_context="forkserver" if workers else None,  # there are threads here
         )
 
     def make(shuffle, workers=0):

@@ -7,6 +7,7 @@ import pickle
 import re
 import threading
 import time
+import uuid
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -477,18 +478,19 @@ def test_an_s3_bucket_is_read_indexed_and_watched(tmp_path, built, monkeypatch):
     try:
         options = {"endpoint_url": "http://{}:{}".format(*server.get_host_and_port())}
         system = fsspec.filesystem("s3", **options)
-        system.mkdir("bucket")
+        bucket = f"bucket-{uuid.uuid4().hex}"  # servers of one process share them
+        system.mkdir(bucket)
         for k in range(3):
-            system.pipe(f"bucket/train-{k}", written(tmp_path, RECORDS[100 * k : 100 * k + 100]))
+            system.pipe(f"{bucket}/train-{k}", written(tmp_path, RECORDS[100 * k : 100 * k + 100]))
         for _ in range(2):
-            source = tfrecords("s3://bucket/train-*", storage_options=options)
+            source = tfrecords(f"s3://{bucket}/train-*", storage_options=options)
             assert read(source, [250, 3, 150]) == [RECORDS[k] for k in (250, 3, 150)]
-        assert sorted(built) == [f"s3://bucket/train-{k}" for k in range(3)]
-        assert system.exists("bucket/playhead-index/train-0.index")
+        assert sorted(built) == [f"s3://{bucket}/train-{k}" for k in range(3)]
+        assert system.exists(f"{bucket}/playhead-index/train-0.index")
         source = pickle.loads(pickle.dumps(source))
-        system.pipe("bucket/train-1", written(tmp_path, RECORDS[::-1]))
+        system.pipe(f"{bucket}/train-1", written(tmp_path, RECORDS[::-1]))
         with pytest.raises(SourceChanged) as caught:
             read(source, [150])
-        assert caught.value.file == "s3://bucket/train-1"
+        assert caught.value.file == f"s3://{bucket}/train-1"
     finally:
         server.stop()

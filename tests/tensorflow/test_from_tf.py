@@ -34,6 +34,12 @@ from playhead.testing import assert_resumes_exactly, difference
 Make = Callable[[], tf.data.Dataset]
 
 
+@pytest.fixture(autouse=True)
+def no_global_seed() -> None:
+    """TensorFlow's, which another test may have set: it gives seeds to shuffles that have none."""
+    tf.random.set_seed(None)
+
+
 def doubled(x: Any) -> Any:
     return x * 2
 
