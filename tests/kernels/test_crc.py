@@ -61,7 +61,9 @@ def test_any_bytes_agree_with_google_crc32c(data, repeat):
 
 
 @pytest.mark.parametrize(
-    "make", [bytes, bytearray, memoryview, lambda d: np.frombuffer(d, "<u2")], ids=str
+    "make",
+    [bytes, bytearray, memoryview, lambda d: np.frombuffer(d, "<u2")],
+    ids=["bytes", "bytearray", "memoryview", "numbers"],
 )
 def test_any_contiguous_buffer_is_taken(make):
     data = bytes(range(200))
