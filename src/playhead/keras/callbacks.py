@@ -8,15 +8,15 @@ that does both keeps both. `on_train_begin` resets a callback, so its state come
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import keras
 import numpy as np
 
-from playhead.errors import TrainingError
 from playhead.keras import events
 from playhead.keras.checkpoint import Array, Named
+from playhead.keras.remembered import decoded, encoded, joins, matched
 
 _SAVING = ("best", "_batches_seen_since_last_saving", "_last_batch_seen")
 _ATTRIBUTES = {
@@ -61,9 +61,9 @@ def capture(callbacks: Sequence[Any]) -> tuple[list[dict[str, Any]], list[tuple[
         entry: dict[str, Any] = {"class": name}
         if known is not None:
             state = {key: getattr(callback, key) for key in known}
-            entry["state"] = _encoded(state, name, arrays)
-        if _joins(callback):
-            entry["own"] = _encoded(callback.get_state(), name, arrays)
+            entry["state"] = encoded(state, name, arrays, _array)
+        if joins(callback):
+            entry["own"] = encoded(callback.get_state(), name, arrays, _array)
         elif _appends(callback):
             entry.update(file=callback.filename, bytes=_size(callback))
         if _writes_events(callback):
@@ -81,17 +81,17 @@ def restore(
     A callback that was not there is left as it is, a state whose callback is gone is not used. `anew` is
     for a run that one of them had stopped and that is to go on: patience begins again.
     """
-    for callback, entry in _matched(callbacks, entries):
+    for callback, entry in matched(callbacks, entries):
         known = _attributes(callback)
         if known is not None and "state" in entry:
-            state = _decoded(entry["state"], arrays)
+            state = decoded(entry["state"], arrays)
             for key in known:
                 if key in state:
                     setattr(callback, key, state[key])
             if anew and "stopped_epoch" in known:
                 callback.wait = callback.stopped_epoch = 0
-        if _joins(callback) and "own" in entry:
-            callback.set_state(_decoded(entry["own"], arrays))
+        if joins(callback) and "own" in entry:
+            callback.set_state(decoded(entry["own"], arrays))
 
 
 def cut_back(callbacks: Sequence[Any], entries: Sequence[Any]) -> None:
@@ -99,7 +99,7 @@ def cut_back(callbacks: Sequence[Any], entries: Sequence[Any]) -> None:
 
     Before the callbacks are told of the model: TensorBoard then begins a file of its own.
     """
-    for callback, entry in _matched(callbacks, entries):
+    for callback, entry in matched(callbacks, entries):
         if _appends(callback) and entry.get("file") == callback.filename:
             size = _size(callback)
             if size is not None and entry["bytes"] is not None and size > entry["bytes"]:
@@ -127,18 +127,8 @@ def swaps_averages_for_good(callbacks: Sequence[Any]) -> bool:
     )
 
 
-def _matched(callbacks: Sequence[Any], entries: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
-    """Each callback with the entry of its class, the first with the first."""
-    waiting = list(entries)
-    for callback in callbacks:
-        entry = next((e for e in waiting if e["class"] == type(callback).__name__), None)
-        if entry is not None:
-            waiting.remove(entry)
-            yield callback, entry
-
-
 def _appends(callback: Any) -> bool:
-    return isinstance(callback, keras.callbacks.CSVLogger) and not _joins(callback)
+    return isinstance(callback, keras.callbacks.CSVLogger) and not joins(callback)
 
 
 def _writes_events(callback: Any) -> bool:
@@ -161,43 +151,9 @@ def _attributes(callback: Any) -> tuple[str, ...] | None:
     return None
 
 
-def _joins(callback: Any) -> bool:
-    return callable(getattr(callback, "get_state", None)) and callable(
-        getattr(callback, "set_state", None)
-    )
-
-
-def _encoded(value: Any, name: str, arrays: list[tuple[str, Array]]) -> Any:
-    if value is None or type(value) in (str, bool, int, float):
-        return value
-    if isinstance(value, dict) and all(isinstance(key, str) for key in value):
-        return {"dict": {key: _encoded(part, name, arrays) for key, part in value.items()}}
-    if isinstance(value, list | tuple):
-        return [_encoded(part, name, arrays) for part in value]
-    array = _array(value)
-    if array is None:
-        raise TrainingError(
-            f"the state of {name} holds a {type(value).__name__}, which a checkpoint cannot hold",
-            help="get_state() returns None, numbers, strings, arrays, and lists and dicts of these",
-        )
-    arrays.append((f"{name}/{len(arrays)}", array))
-    return {"array": len(arrays) - 1}
-
-
 def _array(value: Any) -> Array | None:
     if isinstance(value, keras.Variable) or keras.ops.is_tensor(value):
         value = keras.ops.convert_to_numpy(value)
     if isinstance(value, np.ndarray | np.generic) and not value.dtype.hasobject:
         return np.asarray(value)
     return None
-
-
-def _decoded(value: Any, arrays: Named) -> Any:
-    if isinstance(value, list):
-        return [_decoded(part, arrays) for part in value]
-    if isinstance(value, dict):
-        if "array" in value:
-            array = arrays[value["array"]][1]
-            return array if array.ndim else array[()]
-        return {key: _decoded(part, arrays) for key, part in value["dict"].items()}
-    return value

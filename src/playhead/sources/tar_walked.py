@@ -25,7 +25,7 @@ from playhead.sources.maps import Seen
 from playhead.sources.tar_index import require_whole
 from playhead.sources.tar_members import Member, cut, members, split
 from playhead.sources.tar_sample import as_sample
-from playhead.sources.walked import _BROKEN, _OPENERS, _sample, compression
+from playhead.sources.walked import BROKEN, OPENERS, compression, sample_at
 
 # file, samples taken of it, samples taken in this pass
 State: TypeAlias = tuple[int, int, int]
@@ -151,7 +151,7 @@ class WalkedTar(Source):
                         before = key, extensions, path
                         yield Taken(file, number, index, found.members, found.data)
                         number, index = number + 1, index + 1
-            except _BROKEN as error:
+            except BROKEN as error:
                 if isinstance(error, PlayheadError):
                     raise
                 raise CorruptRecord(
@@ -170,10 +170,10 @@ class WalkedTar(Source):
         try:
             status = os.stat(seen.path)
             same = (status.st_size, status.st_mtime_ns) == (seen.size, seen.mtime_ns)
-            if not same and _sample(seen.path) != self.samples[file]:
+            if not same and sample_at(seen.path) != self.samples[file]:
                 raise changed(seen.path, "since the dataset was made")
             kind = compression(seen.path)
-            opened = (open if kind is None else _OPENERS[kind])(seen.path, "rb")
+            opened = (open if kind is None else OPENERS[kind])(seen.path, "rb")
         except PlayheadError:
             raise
         except OSError as error:
@@ -254,7 +254,7 @@ def walked_tar(paths: list[str], decoding: ByExtension) -> WalkedTar:
     for path in paths:
         try:
             status = os.stat(path)
-            samples.append(_sample(path))
+            samples.append(sample_at(path))
         except OSError as error:
             raise unreadable(path, error) from error
         seen.append(Seen(path, status.st_size, status.st_mtime_ns))

@@ -35,10 +35,10 @@ from playhead.sources.keeping import changed, require_file
 from playhead.sources.maps import Seen
 from playhead.sources.opening import Opening
 
-_OPENERS: dict[str, Any] = {"gzip": gzip.open, "bz2": bz2.open, "xz": lzma.open}
+OPENERS: dict[str, Any] = {"gzip": gzip.open, "bz2": bz2.open, "xz": lzma.open}
 _SUFFIXES = {".gz": "gzip", ".bz2": "bz2", ".xz": "xz"}
 _MAGIC = {b"\x1f\x8b\x08": "gzip", b"\xfd7zXZ\0": "xz"}
-_BROKEN = (EOFError, OSError, zlib.error, lzma.LZMAError)
+BROKEN = (EOFError, OSError, zlib.error, lzma.LZMAError)
 
 # file, line, byte in the decompressed file, lines delivered in this pass
 State: TypeAlias = tuple[int, int, int, int]
@@ -172,7 +172,7 @@ class WalkedLines(Source):
                             continue
                         index += 1
                         yield (number, line, byte, index), raw
-            except _BROKEN as error:
+            except BROKEN as error:
                 if isinstance(error, PlayheadError | FileNotFoundError | PermissionError):
                     raise
                 raise CorruptRecord(
@@ -192,11 +192,11 @@ class WalkedLines(Source):
         require_file(seen.path, "text file", "*.txt")
         status = os.stat(seen.path)
         if (status.st_size, status.st_mtime_ns) != (seen.size, seen.mtime_ns) and (
-            _sample(seen.path) != self.samples[number]
+            sample_at(seen.path) != self.samples[number]
         ):
             raise changed(seen.path, "since the dataset was made")
         kind = compression(seen.path)
-        opener = open if kind is None else _OPENERS[kind]
+        opener = open if kind is None else OPENERS[kind]
         with opener(seen.path, "rb") as raw, io.BufferedReader(raw, 1 << 20) as file:
             if byte:
                 if kind is not None:
@@ -226,10 +226,10 @@ def walked_lines(paths: list[str], decoder: AsText | AsJson, skip_blank: bool) -
         for path, status in zip(paths, statuses, strict=True)
     )
     kind = WalkedJson if isinstance(decoder, AsJson) else WalkedLines
-    return kind(seen, tuple(_sample(path) for path in paths), decoder, skip_blank)
+    return kind(seen, tuple(sample_at(path) for path in paths), decoder, skip_blank)
 
 
-def _sample(path: str) -> bytes:
+def sample_at(path: str) -> bytes:
     status = os.stat(path)
     return Opening().sample(Seen(path, status.st_size, status.st_mtime_ns))
 

@@ -7,15 +7,15 @@ which returns None, numbers, strings, arrays, and lists and dicts of these, and 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 import tf_keras
 
-from playhead.errors import TrainingError
 from playhead.keras.checkpoint import Array, Named
+from playhead.keras.remembered import decoded, encoded, joins, matched
 
 ATTRIBUTES = {
     "EarlyStopping": ("wait", "stopped_epoch", "best", "best_epoch", "best_weights"),
@@ -41,9 +41,11 @@ def capture(callbacks: Sequence[Any]) -> tuple[list[dict[str, Any]], list[tuple[
         name, entry = type(callback).__name__, {}
         known = _attributes(callback)
         if known:
-            entry["state"] = _encoded({key: getattr(callback, key) for key in known}, name, arrays)
-        if _joins(callback):
-            entry["own"] = _encoded(callback.get_state(), name, arrays)
+            entry["state"] = encoded(
+                {key: getattr(callback, key) for key in known}, name, arrays, _array
+            )
+        if joins(callback):
+            entry["own"] = encoded(callback.get_state(), name, arrays, _array)
         elif _appends(callback):
             entry.update(file=callback.filename, bytes=_size(callback))
         if entry:
@@ -59,16 +61,16 @@ def restore(
     A callback that was not there is left as it is, a state whose callback is gone is not used. `anew` is
     for a run that one of them had stopped and that is to go on: patience begins again.
     """
-    for callback, entry in _matched(callbacks, entries):
+    for callback, entry in matched(callbacks, entries):
         if "state" in entry:
-            state = _decoded(entry["state"], arrays)
+            state = decoded(entry["state"], arrays)
             for key in _attributes(callback):
                 if key in state:
                     setattr(callback, key, state[key])
             if anew and "stopped_epoch" in state:
                 callback.wait = callback.stopped_epoch = 0
-        if "own" in entry and _joins(callback):
-            callback.set_state(_decoded(entry["own"], arrays))
+        if "own" in entry and joins(callback):
+            callback.set_state(decoded(entry["own"], arrays))
 
 
 def append_again(callbacks: Sequence[Any], entries: Sequence[Any]) -> list[Any]:
@@ -77,7 +79,7 @@ def append_again(callbacks: Sequence[Any], entries: Sequence[Any]) -> list[Any]:
     Returns those that had been made with `append=False`, which is for the caller to give back to them.
     """
     changed = []
-    for callback, entry in _matched(callbacks, entries):
+    for callback, entry in matched(callbacks, entries):
         if not _appends(callback) or entry.get("file") != callback.filename:
             continue
         if _size(callback) > entry["bytes"]:
@@ -88,18 +90,8 @@ def append_again(callbacks: Sequence[Any], entries: Sequence[Any]) -> list[Any]:
     return changed
 
 
-def _matched(callbacks: Sequence[Any], entries: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
-    """Each callback with the entry of its class, the first with the first."""
-    waiting = list(entries)
-    for callback in callbacks:
-        entry = next((e for e in waiting if e["class"] == type(callback).__name__), None)
-        if entry is not None:
-            waiting.remove(entry)
-            yield callback, entry
-
-
 def _appends(callback: Any) -> bool:
-    return isinstance(callback, tf_keras.callbacks.CSVLogger) and not _joins(callback)
+    return isinstance(callback, tf_keras.callbacks.CSVLogger) and not joins(callback)
 
 
 def _size(callback: Any) -> int:
@@ -117,33 +109,8 @@ def _attributes(callback: Any) -> tuple[str, ...]:
     return ()
 
 
-def _joins(callback: Any) -> bool:
-    return all(callable(getattr(callback, name, None)) for name in ("get_state", "set_state"))
-
-
-def _encoded(value: Any, name: str, arrays: list[tuple[str, Array]]) -> Any:
-    if value is None or type(value) in (str, bool, int, float):
-        return value
-    if isinstance(value, dict) and all(isinstance(key, str) for key in value):
-        return {"dict": {key: _encoded(part, name, arrays) for key, part in value.items()}}
-    if isinstance(value, list | tuple):
-        return [_encoded(part, name, arrays) for part in value]
+def _array(value: Any) -> Array | None:
     array = value.numpy() if tf.is_tensor(value) else value
-    if not isinstance(array, np.ndarray | np.generic) or array.dtype.hasobject:
-        raise TrainingError(
-            f"the state of {name} holds a {type(value).__name__}, which a checkpoint cannot hold",
-            help="get_state() returns None, numbers, strings, arrays, and lists and dicts of these",
-        )
-    arrays.append((f"{name}/{len(arrays)}", np.array(array)))
-    return {"array": len(arrays) - 1}
-
-
-def _decoded(value: Any, arrays: Named) -> Any:
-    if isinstance(value, list):
-        return [_decoded(part, arrays) for part in value]
-    if isinstance(value, dict):
-        if "array" in value:
-            array = arrays[value["array"]][1]
-            return array if array.ndim else array[()]
-        return {key: _decoded(part, arrays) for key, part in value["dict"].items()}
-    return value
+    if isinstance(array, np.ndarray | np.generic) and not array.dtype.hasobject:
+        return np.array(array)
+    return None
