@@ -17,8 +17,12 @@ from playhead.plan.places import Record
 from playhead.plan.prefetch import AUTOTUNE
 from playhead.plan.randomness import seed_pair
 from playhead.position import Position
-from playhead.sources.example import FixedLenFeature, FixedLenSequenceFeature, VarLenFeature
-from playhead.sources.writing import write_tfrecords
+from playhead.sources.tfrecord.example import (
+    FixedLenFeature,
+    FixedLenSequenceFeature,
+    VarLenFeature,
+)
+from playhead.sources.tfrecord.writing import write_tfrecords
 
 if TYPE_CHECKING:
     from playhead import jax, keras, tensorflow, testing, torch

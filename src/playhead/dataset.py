@@ -44,10 +44,10 @@ from playhead.readers import Readers, info_here
 from playhead.sources.arrays import Files, Range, Tensors, TensorSlices, number_range, tensor_slices
 from playhead.sources.arrays import tensors as one_element
 from playhead.sources.generator import generated, signature_of
-from playhead.sources.saved import saved
+from playhead.sources.saved.reading import saved
+from playhead.sources.saved.stored import stored
+from playhead.sources.saved.storing import write
 from playhead.sources.sequence import sequence
-from playhead.sources.stored import stored
-from playhead.sources.storing import write
 
 if TYPE_CHECKING:
     import tensorflow as tf

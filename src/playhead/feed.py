@@ -16,7 +16,7 @@ from playhead.plan.compute import Chunk, Compute, nbytes
 from playhead.plan.node import Node, Serial, as_chunk
 from playhead.plan.places import Cursor
 from playhead.plan.prefetch import AUTOTUNE, Prefetch, outermost
-from playhead.sources.stored import prepare
+from playhead.sources.saved.stored import prepare
 
 # (epoch, some of its elements); None: the epoch has ended
 Event: TypeAlias = tuple[int, Chunk | None]

@@ -102,7 +102,7 @@ class Readers:
 
         Raises `MissingSource`, `CorruptRecord` (file, byte offset, record number), `SourceChanged`.
         """
-        from playhead.sources.tfrecord import tfrecords
+        from playhead.sources.tfrecord.records import tfrecords
 
         node = tfrecords(
             files,
@@ -219,7 +219,7 @@ class Readers:
         >>> ph.Dataset.from_tar(path, decode="auto")[0]
         {'__key__': '0/x', 'txt': 'one', 'cls': np.int32(7)}
         """
-        from playhead.sources.tar import tar
+        from playhead.sources.tar.samples import tar
 
         return cls(replace(tar(files, decode=decode, index=index), info=info_here(name)))
 
@@ -251,7 +251,7 @@ class Readers:
         >>> list(ph.Dataset.from_lines(path))
         ['one', 'two']
         """
-        from playhead.sources.lines import lines
+        from playhead.sources.text.lines import lines
 
         node = lines(files, encoding=encoding, errors=errors, skip_blank=skip_blank, index=index)
         return cls(replace(node, info=info_here(name)))
@@ -282,7 +282,7 @@ class Readers:
         >>> list(ph.Dataset.from_json_lines(path, dtypes={"id": np.int64}))
         [{'id': np.int64(3000000000), 'tags': array(['a', 'b'], dtype=object)}]
         """
-        from playhead.sources.lines import json_lines
+        from playhead.sources.text.lines import json_lines
 
         node = json_lines(
             files, dtypes=dtypes, encoding=encoding, skip_blank=skip_blank, index=index
@@ -322,7 +322,7 @@ class Readers:
         >>> list(ph.Dataset.from_csv(path, dtypes={"x": np.int32}))
         [{'x': np.int32(1), 'word': 'a\nb'}, {'x': np.int32(2), 'word': 'c'}]
         """
-        from playhead.sources.separated import separated
+        from playhead.sources.text.separated import separated
 
         node = separated(
             files,
@@ -366,7 +366,7 @@ class Readers:
         >>> list(ph.Dataset.from_parquet(path, dtypes={"x": np.float32}))
         [{'x': np.float32(1.5), 'word': 'a'}, {'x': np.float32(nan), 'word': 'b'}]
         """
-        from playhead.sources.parquet import parquet
+        from playhead.sources.arrow.parquet import parquet
 
         node = parquet(files, columns=columns, dtypes=dtypes, fill=fill, cache_bytes=cache_bytes)
         return cls(replace(node, info=info_here(name)))
@@ -392,7 +392,7 @@ class Readers:
         >>> ph.Dataset.from_frame(frame)[1]
         {'x': np.int64(2), 'word': 'b'}
         """
-        from playhead.sources.frames import frame as rows_of
+        from playhead.sources.arrow.frames import frame as rows_of
 
         return cls(replace(rows_of(frame, columns, dtypes, fill), info=info_here(name)))
 
@@ -471,7 +471,7 @@ class Readers:
         >>> ds.map(lambda message: message["value"]).batch(32).seekable
         False
         """
-        from playhead.sources.kafka import messages
+        from playhead.sources.kafka.messages import messages
 
         node = messages(
             topics,

@@ -13,9 +13,9 @@ from click.testing import CliRunner
 
 from playhead import write_tfrecords
 from playhead.cli.group import playhead
-from playhead.sources import building
-from playhead.sources.index import decode
-from playhead.sources.keeping import DIRECTORY
+from playhead.sources.files.keeping import DIRECTORY
+from playhead.sources.tfrecord import building
+from playhead.sources.tfrecord.index import decode
 
 
 @pytest.fixture(autouse=True)

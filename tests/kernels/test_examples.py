@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from playhead import kernels, reference
 from playhead.errors import UnparsableRecord
 from playhead.kernels import Records
-from playhead.sources import wire
-from playhead.sources.example import FixedLenFeature, Parser, VarLenFeature
+from playhead.sources.tfrecord import wire
+from playhead.sources.tfrecord.example import FixedLenFeature, Parser, VarLenFeature
 
 pytestmark = pytest.mark.skipif(not kernels.NATIVE, reason="built without the C kernels")
 

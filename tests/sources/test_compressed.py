@@ -21,7 +21,7 @@ from playhead.errors import (
     SourceChanged,
     UnparsableRecord,
 )
-from playhead.sources.tfrecord import tfrecords
+from playhead.sources.tfrecord.records import tfrecords
 from playhead.testing import assert_resumes_exactly
 
 PACK = {"GZIP": gzip.compress, "ZLIB": zlib.compress, "": bytes}

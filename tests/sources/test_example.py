@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from playhead.errors import PipelineError, UnparsableRecord
 from playhead.plan.block import Columns, Rows
-from playhead.sources.encoding import example as encoded
-from playhead.sources.example import (
+from playhead.sources.tfrecord.encoding import example as encoded
+from playhead.sources.tfrecord.example import (
     FixedLenFeature,
     FixedLenSequenceFeature,
     Parser,

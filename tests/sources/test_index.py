@@ -14,10 +14,11 @@ import pytest
 
 from playhead import kernels, reference
 from playhead.errors import CorruptRecord, MissingSource, SourceChanged
-from playhead.sources import building, keeping
-from playhead.sources.building import build, load_or_build
-from playhead.sources.index import FileIndex, decode, encode
-from playhead.sources.keeping import DIRECTORY
+from playhead.sources.files import keeping
+from playhead.sources.files.keeping import DIRECTORY
+from playhead.sources.tfrecord import building
+from playhead.sources.tfrecord.building import build, load_or_build
+from playhead.sources.tfrecord.index import FileIndex, decode, encode
 
 tf = pytest.importorskip("tensorflow")
 
@@ -321,7 +322,7 @@ def test_two_processes_may_build_the_same_index_at_once(tmp_path):
     path = write(tmp_path / "a", [bytes(n % 90) for n in range(2000)])
     code = (
         "import sys, pathlib\n"
-        "from playhead.sources.building import load_or_build\n"
+        "from playhead.sources.tfrecord.building import load_or_build\n"
         "for _ in range(20):\n"
         "    index = load_or_build([sys.argv[1]])\n"
         "    assert index.records == 2000\n"

@@ -8,8 +8,8 @@ import pytest
 import playhead as ph
 from playhead import Dataset, FixedLenFeature, VarLenFeature, write_tfrecords
 from playhead.errors import PipelineError, UnparsableRecord
-from playhead.sources.encoding import example
-from playhead.sources.infer import code, inferred
+from playhead.sources.tfrecord.encoding import example
+from playhead.sources.tfrecord.infer import code, inferred
 
 
 def test_equal_counts_are_fixed_and_others_vary():

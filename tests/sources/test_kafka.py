@@ -27,8 +27,8 @@ import pytest
 from playhead import Dataset, errors, write_tfrecords
 from playhead.plan.block import ArraySpec
 from playhead.plan.node import Serial
-from playhead.sources import kafka_lanes
-from playhead.sources.kafka_client import Client
+from playhead.sources.kafka import lanes as kafka_lanes
+from playhead.sources.kafka.client import Client
 from playhead.testing import assert_resumes_exactly
 
 confluent_kafka = pytest.importorskip("confluent_kafka")

@@ -29,9 +29,10 @@ from playhead.errors import (
     UnparsableRecord,
 )
 from playhead.plan.block import ArraySpec, as_element
-from playhead.sources import keeping, maps, offsets, texts
-from playhead.sources.lines import TextLines, lines
-from playhead.sources.offsets import Lines, build, decode, encode
+from playhead.sources.files import keeping, maps
+from playhead.sources.text import offsets, texts
+from playhead.sources.text.lines import TextLines, lines
+from playhead.sources.text.offsets import Lines, build, decode, encode
 from playhead.testing import assert_resumes_exactly
 
 

@@ -50,7 +50,7 @@ def plain(element):
 @pytest.fixture
 def decoded(monkeypatch):
     """The row groups that were decoded, in order."""
-    from playhead.sources.parquet import Groups
+    from playhead.sources.arrow.parquet import Groups
 
     seen = []
     real = Groups._decoded

@@ -24,9 +24,10 @@ from playhead.errors import (
     SourceChanged,
     SourceError,
 )
-from playhead.sources import blocks, building, remote
-from playhead.sources.remote import coalesced
-from playhead.sources.tfrecord import tfrecords
+from playhead.sources.files import blocks, remote
+from playhead.sources.files.remote import coalesced
+from playhead.sources.tfrecord import building
+from playhead.sources.tfrecord.records import tfrecords
 from playhead.testing import assert_resumes_exactly
 
 fsspec = pytest.importorskip("fsspec")

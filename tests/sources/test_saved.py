@@ -42,10 +42,10 @@ from playhead.execution.threads import ThreadPool
 from playhead.plan.block import ArraySpec, Columns, Rows
 from playhead.plan.node import UNKNOWN, Serial
 from playhead.plan.places import Places
-from playhead.sources.saved import saved
-from playhead.sources.store import MANIFEST
-from playhead.sources.stored import prepare, stored
-from playhead.sources.storing import write
+from playhead.sources.saved.reading import saved
+from playhead.sources.saved.store import MANIFEST
+from playhead.sources.saved.stored import prepare, stored
+from playhead.sources.saved.storing import write
 from playhead.testing import assert_resumes_exactly, difference
 
 KILLS = pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
@@ -327,7 +327,7 @@ def test_a_remote_directory_is_refused(path):
 WRITER = """
 import itertools, sys
 import numpy as np
-from playhead.sources.storing import write
+from playhead.sources.saved.storing import write
 
 path, = sys.argv[1:]
 print("ready", flush=True)
@@ -374,7 +374,7 @@ def test_a_killed_writer_leaves_nothing_or_a_whole_dataset(tmp_path, before):
 def test_a_writer_killed_between_elements_leaves_nothing_readable(path, at):
     script = f"""
 import os, signal
-from playhead.sources.storing import write
+from playhead.sources.saved.storing import write
 def elements():
     for k in range(8):
         if k == {at}:
@@ -568,7 +568,7 @@ def test_a_forked_child_reads_what_its_parent_opened(path):
     script = f"""
 import os
 import numpy as np
-from playhead.sources.saved import saved
+from playhead.sources.saved.reading import saved
 source = saved({path!r})
 source.gather(np.array([0]))
 child = os.fork()
@@ -974,7 +974,7 @@ def test_threads_that_read_at_once_make_one_cache(path):
 CACHER = """
 import os, sys, time
 from playhead import Dataset
-from playhead.sources.stored import stored
+from playhead.sources.saved.stored import stored
 
 (path,) = sys.argv[1:]
 

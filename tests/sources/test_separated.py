@@ -19,7 +19,7 @@ from playhead.errors import (
     SourceError,
     UnparsableRecord,
 )
-from playhead.sources import dialect
+from playhead.sources.text import dialect
 from playhead.testing import assert_resumes_exactly
 
 pa = pytest.importorskip("pyarrow")

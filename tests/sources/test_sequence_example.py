@@ -17,7 +17,7 @@ from playhead import (
     write_tfrecords,
 )
 from playhead.errors import PipelineError, UnparsableRecord
-from playhead.sources.sequence_example import SequenceParser
+from playhead.sources.tfrecord.sequence_example import SequenceParser
 from playhead.testing import assert_resumes_exactly
 
 tf = pytest.importorskip("tensorflow")

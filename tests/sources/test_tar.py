@@ -27,8 +27,8 @@ from playhead.errors import (
     SourceChanged,
     UnparsableRecord,
 )
-from playhead.sources import tar_index
-from playhead.sources.tar_members import split
+from playhead.sources.tar import index as tar_index
+from playhead.sources.tar.members import split
 from playhead.testing import assert_resumes_exactly, difference
 
 

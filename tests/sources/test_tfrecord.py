@@ -25,9 +25,10 @@ from playhead.errors import (
 )
 from playhead.plan.block import ArraySpec, Columns, Rows
 from playhead.plan.places import Places
-from playhead.sources import maps, reading
-from playhead.sources.example import FixedLenFeature, VarLenFeature
-from playhead.sources.tfrecord import tfrecords
+from playhead.sources.files import maps
+from playhead.sources.tfrecord import reading
+from playhead.sources.tfrecord.example import FixedLenFeature, VarLenFeature
+from playhead.sources.tfrecord.records import tfrecords
 from playhead.testing import assert_resumes_exactly
 
 tf = pytest.importorskip("tensorflow")

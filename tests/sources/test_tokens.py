@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from playhead import Dataset
 from playhead.errors import CorruptRecord, MissingSource, PipelineError, SourceChanged, SourceError
 from playhead.plan.block import ArraySpec
-from playhead.sources import maps
+from playhead.sources.files import maps
 from playhead.testing import assert_resumes_exactly
 
 

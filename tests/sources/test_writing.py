@@ -13,7 +13,7 @@ from hypothesis.extra import numpy as hnp
 
 from playhead import Dataset, FixedLenFeature, VarLenFeature, write_tfrecords
 from playhead.errors import PipelineError
-from playhead.sources.encoding import example, varints
+from playhead.sources.tfrecord.encoding import example, varints
 
 tf = pytest.importorskip("tensorflow")
 

@@ -21,11 +21,11 @@ from rich.progress import (
 
 from playhead.cli.words import count, printable, seconds, size
 from playhead.errors import PlayheadError
-from playhead.sources.building import WORKERS, Shelf
-from playhead.sources.inflating import compression_of
-from playhead.sources.maps import Seen
-from playhead.sources.opening import Opening
-from playhead.sources.paths import is_remote
+from playhead.sources.files.maps import Seen
+from playhead.sources.files.opening import Opening
+from playhead.sources.files.paths import is_remote
+from playhead.sources.tfrecord.building import WORKERS, Shelf
+from playhead.sources.tfrecord.inflating import compression_of
 
 
 @dataclass

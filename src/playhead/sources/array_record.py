@@ -18,12 +18,12 @@ from playhead.plan.block import ArraySpec, Block, Columns, Nest, object_array
 from playhead.plan.lock import Lock
 from playhead.plan.node import Node, Source
 from playhead.plan.places import Index, Record
-from playhead.sources.example import Feature, Parser
-from playhead.sources.keeping import changed, mapped, require_file, unreadable
-from playhead.sources.maps import Seen
-from playhead.sources.offsets import sample_of
-from playhead.sources.texts import named
-from playhead.sources.tfrecord import Paths
+from playhead.sources.files.keeping import changed, mapped, require_file, unreadable
+from playhead.sources.files.maps import Seen
+from playhead.sources.files.paths import Paths
+from playhead.sources.text.offsets import sample_of
+from playhead.sources.text.texts import named
+from playhead.sources.tfrecord.example import Feature, Parser
 
 _OPEN_FILES = 256
 _BUFFER = 32 << 10

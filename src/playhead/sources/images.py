@@ -14,8 +14,8 @@ from playhead.errors import CorruptRecord, MissingSource, PipelineError
 from playhead.plan.block import ArraySpec, Block, Columns, Nest, Rows, object_array
 from playhead.plan.node import Node, Source
 from playhead.plan.places import Index, Record
-from playhead.sources.extensions import image, require_pillow
-from playhead.sources.keeping import changed, require_file, unreadable
+from playhead.sources.files.keeping import changed, require_file, unreadable
+from playhead.sources.tar.extensions import image, require_pillow
 
 EXTENSIONS = (".bmp", ".gif", ".jpeg", ".jpg", ".png")
 _SAMPLES = 64

@@ -15,10 +15,10 @@ from playhead.plan.aligned import aligned_empty
 from playhead.plan.block import ArraySpec, Block, Columns, Nest
 from playhead.plan.node import Node, Source
 from playhead.plan.places import Index, Record
-from playhead.sources.keeping import Mapped
-from playhead.sources.maps import Maps, Seen
-from playhead.sources.paths import Paths
-from playhead.sources.texts import named
+from playhead.sources.files.keeping import Mapped
+from playhead.sources.files.maps import Maps, Seen
+from playhead.sources.files.paths import Paths
+from playhead.sources.text.texts import named
 
 Documents: TypeAlias = Literal["files"] | Sequence[int] | np.ndarray[Any, Any] | None
 Integers: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]

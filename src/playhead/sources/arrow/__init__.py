@@ -1,0 +1,1 @@
+"""Parquet files and frames in memory, through pyarrow."""

@@ -1,0 +1,1 @@
+"""Datasets written to disk: snapshots, caches and `save`, and reading them again."""

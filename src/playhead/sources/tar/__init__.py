@@ -1,0 +1,1 @@
+"""Tar shards as WebDataset has them: members grouped into samples by their names."""

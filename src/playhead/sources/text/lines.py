@@ -1,0 +1,125 @@
+"""Lines of text files, and the JSON in them: read at random, or walked where they are compressed."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from playhead.errors import PipelineError
+from playhead.plan.block import Block, Columns, Nest, Rows, object_array
+from playhead.plan.node import Node, Source
+from playhead.plan.places import Index, Record
+from playhead.sources.files.paths import Paths
+from playhead.sources.text import offsets
+from playhead.sources.text.decoding import (
+    AsJson,
+    AsText,
+    Line,
+    Undecodable,
+    as_text,
+    checked_dtypes,
+)
+from playhead.sources.text.offsets import Lines, Offsets
+from playhead.sources.text.texts import Texts, named
+from playhead.sources.text.walked import WalkedLines, compression, walked_lines
+
+Decoder = AsText | AsJson
+
+
+@dataclass(frozen=True, eq=False)
+class TextLines(Source):
+    """The lines of several text files as one source."""
+
+    op: ClassVar[str] = "lines"
+
+    texts: Texts
+    decoder: Decoder
+    parents: tuple[Node, ...] = field(default=(), kw_only=True)
+
+    @property
+    def cardinality(self) -> int:
+        return self.texts.index.records
+
+    def gather(self, index: Index) -> Block:
+        """The lines at `index` (int64[n], in any order) as n elements. Pure and thread-safe.
+
+        `Columns` of one object array of str or bytes; for JSON, whose lines need not be alike, `Rows`.
+        Raises `IndexError`, `SourceChanged`, and `UnparsableRecord` naming file, line and byte.
+        """
+        made: list[Any] = []
+        element = self.decoder.element
+        try:
+            for raw in self.texts.read(index):
+                made.append(element(raw))
+        except Undecodable as error:
+            raise error.at(Line(*self.texts.place(int(index[len(made)])))) from None
+        if isinstance(self.decoder, AsJson):
+            return Rows(made)
+        return Columns(object_array(made), len(made))
+
+    def record(self, epoch: int, index: int) -> Record:
+        return self.texts.record(self.info.name or self.op, epoch, index)
+
+    def describe(self) -> dict[str, Any]:
+        """How many lines, a digest of the files' bytes, how they are decoded; never paths."""
+        index = self.texts.index
+        said = {"op": self.op, "records": index.records, "content": index.content}
+        return {**said, **self.decoder.said()}
+
+    def static_spec(self) -> Nest | None:
+        return self.decoder.spec()
+
+
+class JsonLines(TextLines):
+    """The JSON values in the lines of several text files as one source."""
+
+    op: ClassVar[str] = "json_lines"
+
+
+def lines(
+    files: Paths,
+    *,
+    encoding: str | None = "utf-8",
+    errors: str = "strict",
+    skip_blank: bool = False,
+    index: str | os.PathLike[str] | None = None,
+) -> TextLines | WalkedLines:
+    """The lines of local text files, one file after the other, without their line ends.
+
+    Seekable through an index of offsets that is built once; where any file is compressed (gzip, bz2,
+    xz, told by its name or its first bytes), a stream over all. Raises `MissingSource`,
+    `SourceError` for remote files, `PipelineError` for an unknown encoding.
+    """
+    paths = named(files, "from_lines", "text file", "*.txt")
+    return _source(paths, as_text(encoding, errors), skip_blank, index)
+
+
+def json_lines(
+    files: Paths,
+    *,
+    dtypes: Any = None,
+    encoding: str = "utf-8",
+    skip_blank: bool = True,
+    index: str | os.PathLike[str] | None = None,
+) -> TextLines | WalkedLines:
+    """The JSON values in the lines of local text files; otherwise as `lines`."""
+    if encoding is None:
+        raise PipelineError("from_json_lines reads text: encoding names how it is written")
+    paths = named(files, "from_json_lines", "JSON lines file", "*.jsonl")
+    decoder = AsJson(as_text(encoding, "strict"), checked_dtypes(dtypes))
+    return _source(paths, decoder, skip_blank, index)
+
+
+def _source(
+    paths: list[str],
+    decoder: Decoder,
+    skip_blank: bool,
+    index: str | os.PathLike[str] | None,
+) -> TextLines | WalkedLines:
+    if any(compression(path) for path in paths):
+        return walked_lines(paths, decoder, skip_blank)
+    where = None if index is None else os.path.abspath(index)
+    found = offsets.load_or_build(paths, Lines(), where)
+    kind = JsonLines if isinstance(decoder, AsJson) else TextLines
+    return kind(Texts(Offsets.of(found, skip_blank=skip_blank), Lines()), decoder)

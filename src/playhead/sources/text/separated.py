@@ -1,0 +1,283 @@
+"""Rows of CSV files, read at random through their offsets and parsed by pyarrow."""
+
+from __future__ import annotations
+
+import csv
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from playhead.errors import PipelineError, SourceError, UnparsableRecord
+from playhead.plan.block import Block, Nest
+from playhead.plan.node import Node, Source
+from playhead.plan.places import Index, Record
+from playhead.sources.arrow.columns import BadValue, Schema
+from playhead.sources.arrow.selection import require_arguments, schema_of
+from playhead.sources.arrow.types import arrow_type, require
+from playhead.sources.files.paths import Paths
+from playhead.sources.text import offsets
+from playhead.sources.text.decoding import as_text
+from playhead.sources.text.dialect import BOM, Dialect, Rows
+from playhead.sources.text.offsets import FileOffsets, Offsets, first_kept
+from playhead.sources.text.texts import Texts, named
+from playhead.sources.text.walked import compression
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_ROW = re.compile(r"Row #\d+: ")  # pyarrow's own count, from where it began to read
+_COLUMN = re.compile(r"In CSV column #(\d+): ")
+_LOOKED_AT = 1 << 20  # bytes of rows by which types are told
+
+
+@dataclass(frozen=True, eq=False)
+class SeparatedRows(Source):
+    """The rows of several CSV files as one source."""
+
+    op: ClassVar[str] = "csv"
+
+    texts: Texts
+    parser: Parser
+    parents: tuple[Node, ...] = field(default=(), kw_only=True)
+
+    @property
+    def cardinality(self) -> int:
+        return self.texts.index.records
+
+    def gather(self, index: Index) -> Block:
+        """The rows at `index` (int64[n], in any order) as n dicts: `Columns`. Thread-safe.
+
+        Raises `IndexError`, `SourceChanged`, `UnparsableRecord` naming file, row, byte and column.
+        """
+        rows = self.texts.read(index)
+        try:
+            table = self.parser.parse(rows)
+        except UnparsableText as error:
+            raise self._unfit(int(index[error.row]), error.reason, error.help, None) from None
+        try:
+            return self.parser.schema.block(table, len(index))
+        except BadValue as error:
+            row = int(index[error.row])
+            raise self._unfit(row, error.reason, error.help, error.column) from None
+
+    def _unfit(self, index: int, reason: str, help: str, column: str | None) -> UnparsableRecord:
+        path, row, offset = self.texts.place(index)
+        return UnparsableRecord(
+            f"{path}, row {row} at byte {offset}: {reason}",
+            help=f"{help}; ignore_errors() leaves such rows out",
+            file=path,
+            record=row,
+            offset=offset,
+            column=column,
+            reason=reason,
+        )
+
+    def record(self, epoch: int, index: int) -> Record:
+        return self.texts.record(self.info.name or self.op, epoch, index)
+
+    def describe(self) -> dict[str, Any]:
+        """How many rows, and digests of the files' bytes and of what is read; never paths."""
+        index = self.texts.index
+        said = {"op": self.op, "records": index.records, "content": index.content}
+        said["schema"] = self.parser.schema.digest()
+        encoding = self.parser.dialect.encoding
+        return said if encoding == "utf8" else {**said, "encoding": encoding}
+
+    def static_spec(self) -> Nest:
+        return self.parser.schema.spec()
+
+
+class UnparsableText(Exception):
+    """A row that pyarrow refuses: which of those that were parsed, and why."""
+
+    def __init__(self, row: int, reason: str, help: str) -> None:
+        super().__init__(row, reason, help)
+        self.row, self.reason, self.help = row, reason, help
+
+
+@dataclass(frozen=True, eq=False)
+class Parser:
+    """pyarrow's CSV parser for rows of these columns, in the types of `schema`."""
+
+    names: tuple[str, ...]
+    dialect: Dialect
+    schema: Schema
+
+    def parse(self, rows: Sequence[bytes]) -> pa.Table:
+        """Raises `UnparsableText`."""
+        import pyarrow as pa
+
+        if not rows:
+            return self.schema.types.empty_table()
+        try:
+            table = parsed(rows, self.names, self.dialect, self.schema.types)
+            if table.num_rows == len(rows):
+                return table
+            reason = f"{len(rows)} rows are read as {table.num_rows}"
+        except (pa.ArrowException, UnicodeDecodeError) as error:
+            reason = str(error)
+        if len(rows) == 1:
+            help = "mend the row, or name other dtypes="
+            if "UTF8" in reason or "decode" in reason:
+                help = 'name the encoding it has, as in encoding="latin-1"'
+            elif " columns, got " in reason:
+                help = "mend the row, or check delimiter= and column_names="
+            reason = _COLUMN.sub(self._column, _ROW.sub("", reason.splitlines()[0]))
+            raise UnparsableText(0, reason, help)
+        for number, row in enumerate(rows):
+            try:
+                self.parse([row])
+            except UnparsableText as error:
+                raise UnparsableText(number, error.reason, error.help) from None
+        raise AssertionError(reason)
+
+    def _column(self, found: re.Match[str]) -> str:
+        return f"the column {self.names[int(found[1])]!r}: "
+
+
+def parsed(
+    rows: Sequence[bytes], names: Sequence[str], dialect: Dialect, types: pa.Schema | None
+) -> pa.Table:
+    """Rows as a table; without `types` pyarrow guesses them."""
+    import pyarrow as pa
+    from pyarrow import csv as arrow_csv
+
+    text = b"".join(row if row[-1:] in (b"\n", b"\r") else row + b"\n" for row in rows)
+    text = text.removeprefix(BOM)
+    return arrow_csv.read_csv(
+        pa.BufferReader(text),
+        arrow_csv.ReadOptions(
+            use_threads=False,
+            block_size=max(len(text) + 1, 1024),
+            column_names=list(names),
+            encoding=dialect.encoding,
+        ),
+        arrow_csv.ParseOptions(
+            delimiter=dialect.delimiter,
+            quote_char=dialect.quote or False,
+            newlines_in_values=dialect.quote is not None,
+            invalid_row_handler=None if types is not None else lambda row: "skip",
+        ),
+        arrow_csv.ConvertOptions(
+            column_types=types, include_columns=None if types is None else types.names
+        ),
+    )
+
+
+def separated(
+    files: Paths,
+    *,
+    columns: Sequence[str] | None = None,
+    dtypes: Mapping[str, Any] | None = None,
+    fill: Mapping[str, Any] | None = None,
+    column_names: Sequence[str] | None = None,
+    delimiter: str = ",",
+    quote_char: str | None = '"',
+    encoding: str = "utf-8",
+    index: str | os.PathLike[str] | None = None,
+) -> SeparatedRows:
+    """The rows of local CSV files, one file after the other, as dicts of columns.
+
+    Raises `MissingSource`, `SourceError` for compressed files, `CorruptRecord` for quotes that stand where
+    none may, `PipelineError` for files of different columns.
+    """
+    require("from_csv")
+    require_arguments("from_csv", columns, dtypes, fill)
+    dialect = _dialect(delimiter, quote_char, encoding)
+    paths = named(files, "from_csv", "CSV file", "*.csv")
+    for path in paths:
+        if compression(path) is not None:
+            raise SourceError(
+                f"{path} is compressed, and from_csv reads rows at random",
+                help="decompress it, as with gunzip, or walk its lines with from_lines",
+                file=path,
+            )
+    cut = Rows(dialect)
+    where = None if index is None else os.path.abspath(index)
+    found = offsets.load_or_build(paths, cut, where)
+    names = _header(found, dialect) if column_names is None else tuple(column_names)
+    texts = Texts(Offsets.of(found, skip_blank=True, header=column_names is None), cut)
+    types = _types(texts, names, dialect, dict(dtypes or {}))
+    schema = schema_of(types, "from_csv", columns, None, fill)
+    for name in dtypes or ():
+        if name not in names:
+            schema_of(types, "from_csv", columns, dtypes, fill)  # says which there are
+    return SeparatedRows(texts, Parser(names, dialect, schema))
+
+
+def _dialect(delimiter: str, quote: str | None, encoding: str) -> Dialect:
+    for what, said in (("delimiter", delimiter), ("quote_char", quote)):
+        if said is not None and (len(said) != 1 or not said.isascii() or said in "\r\n"):
+            raise PipelineError(f"{what} is one ASCII character, not {said!r}")
+    if delimiter == quote:
+        raise PipelineError(f"delimiter and quote_char are both {quote!r}")
+    name = as_text(encoding, "strict").encoding
+    assert name is not None
+    return Dialect(delimiter, quote, "utf8" if name == "utf-8" else name)
+
+
+def _header(files: Sequence[FileOffsets], dialect: Dialect) -> tuple[str, ...]:
+    """The names in the first row of each file that has any. Raises `PipelineError` where they differ."""
+    first: tuple[str, tuple[str, ...]] | None = None
+    for file in files:
+        number = first_kept(file.blank)
+        if number >= len(file.edges) - 1:
+            continue
+        with open(file.seen.path, "rb") as opened:
+            opened.seek(int(file.edges[number]))
+            raw = opened.read(int(file.edges[number + 1] - file.edges[number]))
+        row = raw.removeprefix(BOM).decode(dialect.encoding, "replace").rstrip("\r\n")
+        names = (
+            tuple(row.split(dialect.delimiter))
+            if dialect.quote is None
+            else tuple(
+                next(csv.reader([row], delimiter=dialect.delimiter, quotechar=dialect.quote))
+            )
+        )
+        if first is None:
+            first = file.seen.path, names
+        elif names != first[1]:
+            raise PipelineError(
+                f"{first[0]} has the columns {', '.join(first[1])}, and {file.seen.path} {', '.join(names)}",
+                help="all files have the same header, in one order; column_names= names the columns where "
+                "files have none",
+                file=file.seen.path,
+            )
+    if first is None:
+        raise PipelineError(
+            "from_csv: the files are empty, and a first row with the columns' names was expected",
+            help="column_names= names the columns of files without a header",
+        )
+    return first[1]
+
+
+def _types(
+    texts: Texts, names: tuple[str, ...], dialect: Dialect, dtypes: dict[str, Any]
+) -> pa.Schema:
+    """The types of all columns: as told, else as pyarrow guesses from the first megabyte of rows."""
+    import pyarrow as pa
+
+    count = min(texts.index.records, 1 << 14)
+    _, _, starts, stops = texts.index.locate(np.arange(count, dtype=np.int64))
+    sizes = np.cumsum(stops - starts)
+    count = min(count, int(np.searchsorted(sizes, _LOOKED_AT)) + 1)
+    rows = texts.read(np.arange(count, dtype=np.int64))
+    told = {n: arrow_type(dtypes[n], n) for n in names if n in dtypes}
+    guessed: dict[str, pa.DataType] = {}
+    if rows and len(told) < len(set(names)):
+        try:
+            table = parsed(rows, names, dialect, None)
+            if table.num_rows:
+                guessed = {field.name: field.type for field in table.schema}
+        except (pa.ArrowException, UnicodeDecodeError):
+            pass  # not one row can be read; reading one says why
+    # What is no text in its encoding is guessed as bytes; reading it as text names the row.
+    odd = (pa.types.is_time, pa.types.is_binary, pa.types.is_large_binary)
+    for name, kind in guessed.items():
+        if any(is_odd(kind) for is_odd in odd):
+            guessed[name] = pa.string()
+    return pa.schema([(n, told.get(n, guessed.get(n, pa.string()))) for n in names])

@@ -1,0 +1,218 @@
+"""The bytes of TFRecords that were indexed: mapped where they are local, in ranges where they are not."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+import numpy as np
+
+from playhead import kernels
+from playhead.errors import PlayheadError
+from playhead.kernels import FOOTER, HEADER, Records
+from playhead.plan.block import Block
+from playhead.sources.files import maps
+from playhead.sources.files.blocks import Blocks
+from playhead.sources.files.keeping import Mapped, changed
+from playhead.sources.files.maps import Maps, Seen
+from playhead.sources.files.paths import is_remote
+from playhead.sources.files.remote import Remote, coalesced
+from playhead.sources.tfrecord.building import build
+from playhead.sources.tfrecord.example import Parser
+from playhead.sources.tfrecord.index import Checksums, Index, Integers, Verify, agrees, corrupt
+from playhead.sources.tfrecord.sequence_example import SequenceParser
+
+AnyParser: TypeAlias = Parser | SequenceParser
+
+_FILES_AT_ONCE = 64
+_PATIENCE = 1.0
+
+
+class Glances(Maps):
+    """The same, looking whether a file was written at most once in `_PATIENCE` seconds.
+
+    A batch may touch hundreds of files, and asking for a file's time costs more than reading a record.
+    """
+
+    def __init__(self, files: tuple[Seen, ...], same: Callable[[int, Mapped], bool]) -> None:
+        super().__init__(files, same)
+        self._looked: dict[int, float] = {}
+
+    def several(self, numbers: list[int]) -> list[Mapped]:
+        """The bytes of some files. Raises what `get` raises."""
+        now = time.monotonic()
+        due = now - _PATIENCE
+        found: list[Mapped] = []
+        stale: list[int] = []
+        with self._lock:
+            for position, number in enumerate(numbers):
+                known = self._open.get(number)
+                if known is None or self._looked.get(number, due) <= due:
+                    stale.append(position)
+                    found.append(b"")
+                else:
+                    self._open.move_to_end(number)
+                    found.append(known[0])
+        for position in stale:
+            found[position] = self.get(numbers[position])
+            self._looked[numbers[position]] = now
+        return found
+
+
+@dataclass(frozen=True, eq=False)
+class Reader:
+    """The records of an `Index`; local files are mapped when first read. Thread-safe; it can be pickled."""
+
+    index: Index
+    verify: Verify
+    remote: Remote = field(default_factory=Remote)
+    maps: Glances = field(init=False, repr=False)
+    far: frozenset[int] = field(init=False, repr=False)
+    blocks: Blocks = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        files = range(len(self.index.paths))
+        seen = tuple(self.index.seen(number) for number in files)
+        object.__setattr__(self, "maps", Glances(seen, self._same))
+        far = frozenset(number for number in files if is_remote(self.index.paths[number]))
+        object.__setattr__(self, "far", far)
+        object.__setattr__(self, "blocks", Blocks(self.remote))
+
+    def __reduce__(self) -> tuple[type[Reader], tuple[Index, Verify, Remote]]:
+        return Reader, (self.index, self.verify, self.remote)
+
+    @property
+    def checks(self) -> bool:
+        """Whether every record's CRC is checked when it is read."""
+        return self.verify in ("always", "read")
+
+    def place(self, index: int) -> tuple[str, int, int]:
+        """Where a record lies: its file, its number there, and the byte where its frame begins."""
+        file = int(self.index.locate(np.array([index], np.int64))[0])
+        number = index - int(self.index.starts[file])
+        return self.index.paths[file], number, int(self.index.edges[index + file])
+
+    def read(self, index: Integers) -> list[bytes]:
+        """The data of the records at `index` (int64, any order, repeats allowed), in that order.
+
+        Raises `IndexError`, and `CorruptRecord` or `SourceChanged` for bytes that are not what was
+        indexed.
+        """
+        found: list[bytes] = []
+        order: list[Integers] = []
+        for here, records, crcs in self._located(index):
+            if self.checks:
+                bad = kernels.check(records, crcs)
+                if bad >= 0:
+                    raise self._damage(int(index[here[bad]]))
+            found += kernels.slices(records)
+            order.append(here)
+        if len(order) < 2:
+            return found
+        data = dict(zip(np.concatenate(order).tolist(), found, strict=True))
+        return [data[position] for position in range(len(index))]
+
+    def parse(self, index: Integers, parser: AnyParser) -> Block:
+        """The records at `index`, parsed; raises what `read` and `Parser.parse` raise."""
+        if kernels.NATIVE and parser.native:
+            for here, records, crcs in self._located(index):
+                if len(here) < len(index):
+                    break  # too many files to hold all of them open
+                block = parser.parse_parts(records, crcs if self.checks else None)
+                if block is not None:
+                    return block
+        return parser.parse(self.read(index))
+
+    def _located(self, index: Integers) -> Iterator[tuple[Integers, Records, Checksums]]:
+        """The records at `index`, in groups of few files: positions in `index`, where they lie, and
+        the stored CRCs.
+        """
+        if index.size and int(index.view(np.uint64).max()) >= self.index.records:
+            outside = np.flatnonzero((index < 0) | (index >= self.index.records))
+            raise IndexError(f"record {index[outside[0]]} of {self.index.records}")
+        files = self.index.locate(index)
+        edges = index + files
+        starts = self.index.edges[edges] + HEADER.size
+        stops = self.index.edges[edges + 1] - FOOTER.size
+        crcs = self.index.crcs[index]
+        if len(self.index.paths) == 1:
+            names, which = files[:1], files
+        else:
+            names, which = np.unique(files, return_inverse=True)
+            which = which.astype(np.int64, copy=False)
+        everyone = np.arange(len(index))
+        # Few enough files all stay open; of more, what one call holds comes on top.
+        every = len(self.index.paths) <= maps._OPEN_FILES
+        size = len(names) if every else _FILES_AT_ONCE
+        for first in range(0, len(names), max(1, size)):
+            group = names[first : first + size].tolist()
+            if len(group) == len(names):
+                yield everyone, self._records(group, which, starts, stops), crcs
+                return
+            here = np.flatnonzero((which >= first) & (which < first + size))
+            records = self._records(group, which[here] - first, starts[here], stops[here])
+            yield here, records, crcs[here]
+
+    def _records(
+        self, files: list[int], which: Integers, starts: Integers, stops: Integers
+    ) -> Records:
+        """Records, each in the `which`th of some files, as parts of buffers."""
+        if not self.far:
+            return Records(self.maps.several(files), which, starts, stops)
+        buffers: list[Mapped] = []
+        parts, begins = np.empty_like(which), np.zeros_like(starts)
+        wanted = []
+        for position, file in enumerate(files):
+            if file not in self.far:
+                parts[which == position] = len(buffers)
+                buffers += self.maps.several([file])
+                continue
+            mine = np.flatnonzero(which == position)
+            spans, part = coalesced(starts[mine] - HEADER.size, stops[mine] + FOOTER.size)
+            parts[mine] = len(buffers) + part
+            begins[mine] = np.array([start for start, _ in spans], np.int64)[part]
+            seen = self.index.seen(file)
+            for start, stop in spans:
+                wanted.append((len(buffers), (seen, start, stop)))
+                buffers.append(b"")
+        read = self.blocks.read_all([what for _, what in wanted])
+        for (position, _), data in zip(wanted, read, strict=True):
+            buffers[position] = data
+        return Records(buffers, parts, starts - begins, stops - begins)
+
+    def _same(self, number: int, buffer: Mapped) -> bool:
+        """Whether a file that was touched holds what was indexed."""
+        part = self.index.file(number)
+        if not agrees(part, buffer):
+            return False
+        if self.checks:
+            return True
+        again = build(part.path, self.verify == "index")
+        return np.array_equal(again.edges, part.edges) and np.array_equal(again.crcs, part.crcs)
+
+    def _damage(self, index: int) -> PlayheadError:
+        """What is wrong with a record whose frame is not as the index says."""
+        path, record, offset = self.place(index)
+        file = self.index.paths.index(path)
+        if file in self.far:
+            return self._remote_damage(file, record, index)
+        status = os.stat(path) if os.path.exists(path) else None
+        known = (self.index.sizes[file], self.index.mtimes_ns[file])
+        if status is None or (status.st_size, status.st_mtime_ns) != known:
+            return changed(path, "while it was in use")
+        scan = kernels.scan(self.maps.get(file), offset, stop=offset + 1)
+        if scan.damage is None:
+            return changed(path, "while it was in use")
+        return corrupt(path, offset, record, scan.damage.reason)
+
+    def _remote_damage(self, file: int, record: int, index: int) -> PlayheadError:
+        seen = self.index.seen(file)
+        start, stop = self.index.edges[index + file : index + file + 2].tolist()
+        self.remote.require_same(seen)
+        scan = kernels.scan(self.remote.read(seen, start, stop))
+        if scan.damage is None:
+            return changed(seen.path, "while it was in use")
+        return corrupt(seen.path, start, record, scan.damage.reason)
