@@ -24,6 +24,7 @@ from playhead.plan.branches import Concatenate, Zip
 from playhead.plan.cached import Cache
 from playhead.plan.carried import RejectionResample, Scan, Unique, require_like
 from playhead.plan.choosing import Random, Resample, Select, indices_of, require_seekable
+from playhead.plan.cuts import Rebatch, Split
 from playhead.plan.description import operations, seeded, unseeded
 from playhead.plan.elements import Enumerate, Filter, Map, RandomMap, TakeWhile
 from playhead.plan.failing import IgnoreErrors
@@ -37,7 +38,7 @@ from playhead.plan.order import Repeat, Shard, Shuffle, Skip, Take
 from playhead.plan.pack import Pack
 from playhead.plan.places import Record
 from playhead.plan.prefetch import AUTOTUNE, Prefetch, Where
-from playhead.plan.rows import MapBatches, Rebatch, Split, Unbatch
+from playhead.plan.rows import MapBatches, Unbatch
 from playhead.plan.windows import ShuffleStream, Window
 from playhead.printing import printed
 from playhead.readers import Readers, info_here

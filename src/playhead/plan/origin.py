@@ -12,11 +12,11 @@ import numpy as np
 
 from playhead.errors import PipelineChanged
 from playhead.plan.batches import Batch
+from playhead.plan.cuts import Split
 from playhead.plan.elements import Map
 from playhead.plan.node import Node
 from playhead.plan.order import Repeat
 from playhead.plan.prefetch import Prefetch
-from playhead.plan.rows import Split
 
 Place = tuple[int, int]
 

@@ -20,10 +20,11 @@ from playhead.errors import ElementError, PipelineError, UnequalElements
 from playhead.plan.aligned import aligned_copy
 from playhead.plan.batches import Batch
 from playhead.plan.block import Element, Nest, map_nest
+from playhead.plan.cuts import Split
 from playhead.plan.node import Node
 from playhead.plan.places import Places
 from playhead.plan.prefetch import Prefetch
-from playhead.plan.rows import Split, rows_in
+from playhead.plan.rows import rows_in
 from playhead.tensorflow.convert import as_tensors, type_specs
 
 if TYPE_CHECKING:
