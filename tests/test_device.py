@@ -489,3 +489,14 @@ def test_an_endless_run_goes_on_over_its_epochs() -> None:
         assert taken(host(ds.iterator(epochs=None))) == taken(ds.iterator(epochs=None))
         repeated = ds.repeat()
         assert taken(host(repeated.iterator())) == taken(repeated.iterator())
+
+
+def test_stats_tell_what_was_handed_out_from_what_waits() -> None:
+    with host(ph.Dataset.range(20).batch(2).iterator(), size=3) as it:
+        assert it.stats()["delivered"] == it.stats()["on_device"] == 0
+        for _ in range(2):
+            next(it)
+        assert (it.stats()["delivered"], it.stats()["on_device"]) == (2, 3)
+        assert len(list(it)) == 8
+        assert (it.stats()["delivered"], it.stats()["on_device"]) == (10, 0)
+        assert it.stats()["seconds"] >= it.stats()["waited"]

@@ -629,6 +629,17 @@ def test_stats_count_what_was_delivered():
     assert 0 <= stats["waited"] <= stats["seconds"]
 
 
+@pytest.mark.parametrize("over", ["closed", "exhausted"])
+def test_stats_still_say_how_many_worked_once_all_is_over(over):
+    with Dataset.range(40).map(lambda x: x).batch(4).prefetch(workers=3).iterator() as iterator:
+        assert "workers" not in iterator.stats()
+        next(iterator)
+        if over == "exhausted":
+            assert len(list(iterator)) == 9
+    stats = iterator.stats()
+    assert (stats["delivered"], stats["workers"]) == (10 if over == "exhausted" else 1, 3)
+
+
 @pytest.mark.parametrize("stream", [False, True], ids=["seekable", "stream"])
 def test_read_ahead_is_bounded(stream):
     computed = []

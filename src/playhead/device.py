@@ -77,6 +77,7 @@ class DeviceIterator(IteratorABC[Element], Generic[Begun]):
         self._transfer = transfer
         self._lock = Lock()
         self._closed = False
+        self._delivered = 0
         self._at: _State | None = (
             None  # None: nothing was pulled yet, and the inner one may still be moved
         )
@@ -131,7 +132,7 @@ class DeviceIterator(IteratorABC[Element], Generic[Begun]):
         with self._lock:
             if self._closed:
                 return _Ended(self._standing())
-            before = self._open()
+            before, delivered = self._open(), self._delivered
         try:
             with self._lock:
                 return self._take(within)
@@ -139,7 +140,7 @@ class DeviceIterator(IteratorABC[Element], Generic[Begun]):
             raise
         except BaseException:
             with self._lock:
-                self._at, self._astray = before, True
+                self._at, self._astray, self._delivered = before, True, delivered
             raise
 
     def _take(self, within: int | None) -> Element | _Ended:
@@ -154,6 +155,7 @@ class DeviceIterator(IteratorABC[Element], Generic[Begun]):
             for _ in range(ends + 1):
                 self._waiting.popleft()
             self._stand(entry.state)
+            self._delivered += isinstance(entry, _Waiting)
             return found
         if self._failure is not None:
             failure, self._failure = self._failure, None
@@ -289,6 +291,15 @@ class DeviceIterator(IteratorABC[Element], Generic[Begun]):
                 help=f"a stream keeps its last {HISTORY} cursors; ask sooner",
                 step=step,
             )
+
+    def stats(self) -> dict[str, float]:
+        """`playhead.Iterator.stats`, where `delivered` are the elements handed out here.
+
+        `on_device` are those that wait there. A consumer that waits for a transfer is not in `waited`.
+        """
+        with self._lock:
+            waiting = sum(isinstance(entry, _Waiting) for entry in self._waiting)
+            return self._inner.stats() | {"delivered": self._delivered, "on_device": waiting}
 
     # --- saving and restoring ---------------------------------------------------------------------------
 

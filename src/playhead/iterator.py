@@ -77,6 +77,7 @@ class Iterator(IteratorABC[Element]):
         self._epochs = epochs
         self._lock = Lock()
         self._feed: Feed | None = None
+        self._last: dict[str, float] = {}  # what is left to say of the last feed
         self._pid = os.getpid()
         self._closed = False
         self._rows: deque[Element] = deque()
@@ -248,6 +249,7 @@ class Iterator(IteratorABC[Element]):
         feed, self._feed = self._feed, None
         self._rows, self._ended = deque(), False
         if feed is not None and self._pid == os.getpid():
+            self._last = {"workers": feed.stats()["workers"]}
             feed.close(wait=wait)
 
     def start(self) -> Self:
@@ -393,15 +395,15 @@ class Iterator(IteratorABC[Element]):
     def stats(self) -> dict[str, float]:
         """How it goes, and what AUTOTUNE chose.
 
-        `delivered` elements by this object, `seconds` since it was made, `waited` seconds in next; while it
-        reads ahead also `workers` at work at once and `records_ahead` of the consumer.
+        `delivered` elements by this object, `seconds` since it was made, `waited` seconds in next; from the
+        first element on `workers` at work at once, and while it reads ahead `records_ahead` of the consumer.
         """
         with self._lock:
             return {
                 "delivered": self._delivered,
                 "seconds": time.monotonic() - self._began,
                 "waited": self._waited,
-                **({} if self._feed is None else self._feed.stats()),
+                **(self._last if self._feed is None else self._feed.stats()),
             }
 
     # --- saving and restoring ---------------------------------------------------------------------------
