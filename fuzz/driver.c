@@ -80,6 +80,38 @@ static void varints_it(const uint8_t *bytes, size_t size)
     free(ends);
 }
 
+/* A row gives the same alone as after others, from which the parser learns the order of entries. */
+static void alone_it(const Records *records, const Field *together, size_t row)
+{
+    Records one = {records->buffers, 1, records->which + row, records->starts + row,
+                   records->stops + row, 1};
+    Field fields[FIELDS];
+    int32_t table[32];
+    int64_t spans[3 * FIELDS];
+    uint64_t outs[FIELDS][2];
+    Layout layout = {fields, FIELDS, table, 31, {NULL}};
+    memcpy(fields, together, sizeof fields);
+    for (int f = 0; f < FIELDS; f++) {
+        fields[f].out = together[f].out ? outs[f] : NULL;
+        fields[f].begins = spans + 3 * f;
+        fields[f].ends = spans + 3 * f + 1;
+        fields[f].counts = spans + 3 * f + 2;
+    }
+    fill_slots(&layout);
+    demand(examples(&one, NULL, &layout) == -1, "a row that is read among others is read alone");
+    for (int f = 0; f < FIELDS; f++) {
+        const Field *field = &together[f];
+        size_t size = (size_t)field->count * (field->kind == FLOAT ? 4 : 8);
+        if (field->out)
+            demand(!size || !memcmp((uint8_t *)field->out + row * size, outs[f], size),
+                   "numbers do not depend on the rows before");
+        else
+            demand(field->begins[row] == spans[3 * f] && field->ends[row] == spans[3 * f + 1]
+                       && field->counts[row] == spans[3 * f + 2],
+                   "spans do not depend on the rows before");
+    }
+}
+
 static void parse_it(const uint8_t *bytes, size_t size, uint8_t choice)
 {
     static const int64_t COUNTS[4] = {1, -1, 2, 0};
@@ -91,7 +123,7 @@ static void parse_it(const uint8_t *bytes, size_t size, uint8_t choice)
     Records records = {&buffer, 1, which, starts, stops, rows};
     Field fields[FIELDS];
     int32_t table[32];
-    Layout layout = {fields, FIELDS, table, 31};
+    Layout layout = {fields, FIELDS, table, 31, {NULL}};
     int64_t fallback[2] = {7, -7};
     memset(fields, 0, sizeof fields);
     for (int f = 0; f < FIELDS; f++) {
@@ -111,6 +143,8 @@ static void parse_it(const uint8_t *bytes, size_t size, uint8_t choice)
     int64_t bad = examples(&records, NULL, &layout);
     examples_read += bad == -1;
     demand(bad >= -1 && bad < (int64_t)rows, "what is not understood is a row");
+    for (size_t i = 0; bad == -1 && i < rows; i++)
+        alone_it(&records, fields, i);
     for (int f = 0; f < FIELDS; f++) {
         Field *field = &fields[f];
         if (bad == -1 && !field->out && !(field->kind == BYTES && field->count == 1)) {

@@ -44,8 +44,10 @@
 
 #if defined(__GNUC__) || defined(__clang__)
 #define PREFETCH(address) __builtin_prefetch(address)
+#define PREFETCH_NEAR(address) __builtin_prefetch(address, 0, 2) /* not into the smallest cache */
 #else
 #define PREFETCH(address) ((void)(address))
+#define PREFETCH_NEAR(address) ((void)(address))
 #endif
 
 #if defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
@@ -341,11 +343,32 @@ static inline Bytes record_at(const Records *records, size_t i)
     return record;
 }
 
+/* Record i of a walk over all. Shuffled ones lie anywhere, and memory takes as long to answer as a record
+   takes to parse. So the ends of one some way off are asked for, which also finds out on which pages it
+   lies, and all of a nearer one. */
+static inline Bytes record_of_walk(const Records *records, size_t i)
+{
+    enum { FAR = 6, NEAR = 2, LINE = 64, MOST = 16 * LINE };
+    if (i + FAR < records->count) {
+        Bytes later = record_at(records, i + FAR);
+        PREFETCH(later.data);
+        PREFETCH(later.data + later.size);
+        if (later.size > LINE)
+            PREFETCH(later.data + LINE);
+    }
+    if (i + NEAR < records->count) {
+        Bytes later = record_at(records, i + NEAR);
+        for (size_t ahead = 0; ahead < later.size && ahead < MOST; ahead += LINE)
+            PREFETCH_NEAR(later.data + ahead);
+    }
+    return record_at(records, i);
+}
+
 /* The first record whose frame is not as the index says, or -1. */
 static int64_t check(const Records *records, const uint32_t *crcs)
 {
     for (size_t i = 0; i < records->count; i++) {
-        Bytes record = record_at(records, i);
+        Bytes record = record_of_walk(records, i);
         if (!frame_holds(record.data, record.size, crcs[i]))
             return (int64_t)i;
     }
@@ -528,11 +551,14 @@ typedef struct {
     Span found;
 } Field;
 
+enum { GUESSES = 32 };
+
 typedef struct {
     Field *fields;
     size_t count;
     int32_t *slots; /* a hash table over the names: the number of a field, or -1 */
     size_t slot_mask;
+    Field *guesses[GUESSES]; /* the field that the last record's entry of this number was, or NULL */
 } Layout;
 
 static size_t hash_of(Bytes name)
@@ -556,23 +582,66 @@ static void fill_slots(Layout *layout)
     }
 }
 
-static Field *field_named(const Layout *layout, Span name)
+static inline int is_named(const Field *field, Bytes name)
+{
+    return field->name.size == name.size
+        && (!name.size || !memcmp(field->name.data, name.data, name.size));
+}
+
+/* Which field is asked for under this name, or NULL. Records have their entries in much the same order,
+   so the one that was here in the last record is tried first. */
+static Field *field_named(Layout *layout, Span name, size_t entry)
 {
     Bytes bytes = {name.at, (size_t)(name.end - name.at)};
+    Field *guess = entry < GUESSES ? layout->guesses[entry] : NULL;
+    if (guess && is_named(guess, bytes))
+        return guess;
     size_t slot = hash_of(bytes) & layout->slot_mask;
     for (; layout->slots[slot] >= 0; slot = (slot + 1) & layout->slot_mask) {
         Field *field = &layout->fields[layout->slots[slot]];
-        if (field->name.size == bytes.size
-            && (!bytes.size || !memcmp(field->name.data, bytes.data, bytes.size)))
+        if (is_named(field, bytes)) {
+            if (entry < GUESSES)
+                layout->guesses[entry] = field;
             return field;
+        }
     }
     return NULL;
 }
 
+/* An entry as all writers write it: a name and a feature, in this order, and nothing else. 0 where it is
+   any other, or none. */
+static inline int usual_entry(Span entry, Span *name, Span *value)
+{
+    size_t size = (size_t)(entry.end - entry.at), length;
+    uint64_t rest;
+    if (size < 4 || entry.at[0] != 0x0A)
+        return 0;
+    length = entry.at[1];
+    if (length > 127 || length > size - 4 || entry.at[2 + length] != 0x12)
+        return 0;
+    name->at = entry.at + 2;
+    name->end = name->at + length;
+    value->at = name->end + 1;
+    value->end = entry.end;
+    return number(value, &rest) && rest == (uint64_t)(value->end - value->at);
+}
+
+/* What lies behind one tag and a length, where that is all there is; 0 where it is not. */
+static inline int only_part(Span message, uint8_t tag, Span *part)
+{
+    uint64_t rest;
+    if (message.at == message.end || *message.at++ != tag || !number(&message, &rest)
+        || rest != (uint64_t)(message.end - message.at))
+        return 0;
+    *part = message;
+    return 1;
+}
+
 /* Find the Feature of each field in one Example; 0 where it is malformed. */
-static int find_features(Span example, const Layout *layout)
+static int find_features(Span example, Layout *layout)
 {
     uint64_t tag;
+    size_t entries = 0;
     Span features, entry, part;
     for (size_t f = 0; f < layout->count; f++)
         layout->fields[f].found.at = NULL;
@@ -586,24 +655,28 @@ static int find_features(Span example, const Layout *layout)
                 return 0;
             if (tag != 0x0A)
                 continue;
-            Span name = {NULL, NULL}, value = {NULL, NULL};
-            while (entry.at < entry.end) {
-                if (!field_of(&entry, &tag, &part))
+            Span name, value;
+            if (!usual_entry(entry, &name, &value)) {
+                name.at = value.at = NULL;
+                while (entry.at < entry.end) {
+                    if (!field_of(&entry, &tag, &part))
+                        return 0;
+                    if (tag != 0x0A && tag != 0x12)
+                        continue;
+                    Span *which = tag == 0x0A ? &name : &value;
+                    if (which->at)
+                        return 0;
+                    *which = part;
+                }
+                if (!name.at || !value.at)
                     return 0;
-                if (tag != 0x0A && tag != 0x12)
-                    continue;
-                Span *which = tag == 0x0A ? &name : &value;
-                if (which->at)
-                    return 0;
-                *which = part;
             }
-            if (!name.at || !value.at)
-                return 0;
             if (value.at < value.end) {
-                Field *field = field_named(layout, name);
+                Field *field = field_named(layout, name, entries);
                 if (field)
                     field->found = value;
             }
+            entries++;
         }
     }
     return 1;
@@ -615,6 +688,8 @@ static int list_of(Span feature, uint8_t kind, Span *list)
     uint64_t tag;
     Span part;
     int lists = 0, fits = 0;
+    if (only_part(feature, kind, list))
+        return 1;
     while (feature.at < feature.end) {
         if (!field_of(&feature, &tag, &part))
             return 0;
@@ -642,7 +717,7 @@ static void take_fallback(Field *field, size_t row)
 /* What one record holds of a field, as row `row` of its column; 0 where it is not understood. */
 static int take_field(Field *field, const uint8_t *base, size_t row)
 {
-    Span list;
+    Span list, run;
     if (!field->found.at) {
         if (field->count >= 0 && !field->fallback)
             return 0;
@@ -654,11 +729,24 @@ static int take_field(Field *field, const uint8_t *base, size_t row)
     if (field->out) {
         size_t size = (size_t)field->count * (field->kind == FLOAT ? 4 : 8);
         void *out = (uint8_t *)field->out + row * size;
+        if (field->kind == FLOAT && !BIG_ENDIAN_HOST && only_part(list, 0x0A, &run)) {
+            if (size != (size_t)(run.end - run.at))
+                return 0;
+            if (size)
+                memcpy(out, run.at, size);
+            return 1;
+        }
         return list_values(list, field->kind, out, NULL, field->count, base) == field->count;
     }
     field->begins[row] = list.at - base;
     field->ends[row] = list.end - base;
     int alone = field->kind == BYTES && field->count == 1;
+    if (alone && only_part(list, 0x0A, &run)) {
+        field->begins[row] = run.at - base;
+        field->ends[row] = run.end - base;
+        field->counts[row] = 1;
+        return 1;
+    }
     int64_t count = list_values(list, field->kind, alone ? field->begins + row : NULL,
                                 alone ? field->ends + row : NULL, alone, base);
     field->counts[row] = count;
@@ -667,15 +755,11 @@ static int take_field(Field *field, const uint8_t *base, size_t row)
 
 /* Parse the records, and check their frames where `crcs` are given: -1, or the first record that is
    damaged or not understood. */
-static int64_t examples(const Records *records, const uint32_t *crcs, const Layout *layout)
+static int64_t examples(const Records *records, const uint32_t *crcs, Layout *layout)
 {
+    memset(layout->guesses, 0, sizeof layout->guesses);
     for (size_t i = 0; i < records->count; i++) {
-        Bytes record = record_at(records, i);
-        if (i + 1 < records->count) {
-            Bytes next = record_at(records, i + 1);
-            for (size_t ahead = 0; ahead < next.size && ahead < 1024; ahead += 64)
-                PREFETCH(next.data + ahead);
-        }
+        Bytes record = record_of_walk(records, i);
         if (crcs && !frame_holds(record.data, record.size, crcs[i]))
             return (int64_t)i;
         Span example = {record.data, record.data ? record.data + record.size : NULL};
@@ -1134,6 +1218,38 @@ static PyObject *py_slices(PyObject *module, PyObject *args)
     return list;
 }
 
+/* The records' bytes as objects, into an array of objects. */
+static PyObject *py_fill(PyObject *module, PyObject *args)
+{
+    (void)module;
+    PyObject *buffers, *which, *starts, *stops, *out;
+    Py_buffer view;
+    Held held;
+    if (!PyArg_ParseTuple(args, "OOOOO", &buffers, &which, &starts, &stops, &out)
+        || !hold(&held, buffers, which, starts, stops, 0))
+        return NULL;
+    if (PyObject_GetBuffer(out, &view, PyBUF_CONTIG | PyBUF_FORMAT) == 0) {
+        PyObject **items = view.buf;
+        if (!view.format || strcmp(view.format, "O")
+            || (size_t)view.len != held.records.count * sizeof *items)
+            PyErr_SetString(PyExc_ValueError, "an array of one object for each record is needed");
+        for (size_t i = 0; !PyErr_Occurred() && i < held.records.count; i++) {
+            Bytes record = record_at(&held.records, i);
+            PyObject *before = items[i], *item;
+            item = PyBytes_FromStringAndSize((const char *)record.data, (Py_ssize_t)record.size);
+            if (item) {
+                items[i] = item;
+                Py_XDECREF(before);
+            }
+        }
+        PyBuffer_Release(&view);
+    }
+    let_go(&held);
+    if (PyErr_Occurred())
+        return NULL;
+    Py_RETURN_NONE;
+}
+
 /* Fill one field of a layout from the arguments; `views` is for its name, out, default. */
 static int take_layout(Field *field, Py_buffer *views, PyObject *name, PyObject *out,
                        PyObject *fallback, Py_ssize_t rows)
@@ -1174,7 +1290,7 @@ static PyObject *py_examples(PyObject *module, PyObject *args)
     PyObject *spans, *result = NULL;
     Held held;
     Py_buffer fixed[4], *views = NULL;
-    Layout layout = {NULL, 0, NULL, 1};
+    Layout layout = {NULL, 0, NULL, 1, {NULL}};
     Py_ssize_t count = 0;
     if (!PyArg_ParseTuple(args, "OOOOOO!OOO!O!O", &buffers, &which, &starts, &stops, &crcs,
                           &PyTuple_Type, &names, &kinds, &counts, &PyTuple_Type, &outs,
@@ -1346,6 +1462,7 @@ static PyMethodDef methods[] = {
     {"varints", py_varints, METH_VARARGS, NULL},
     {"check", py_check, METH_VARARGS, NULL},
     {"slices", py_slices, METH_VARARGS, NULL},
+    {"fill", py_fill, METH_VARARGS, NULL},
     {"examples", py_examples, METH_VARARGS, NULL},
     {"values", py_values, METH_VARARGS, NULL},
     {"feistel", py_feistel, METH_VARARGS, NULL},

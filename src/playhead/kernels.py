@@ -44,6 +44,7 @@ __all__ = [
     "crc32c",
     "examples",
     "feistel",
+    "fill",
     "gather",
     "header",
     "masked_crc32c",
@@ -135,6 +136,14 @@ def slices(records: Records) -> list[bytes]:
     """The records' bytes. Raises ValueError where one does not lie inside its buffer."""
     found: list[bytes] = _c.slices(*records) if NATIVE else reference.slices(records)
     return found
+
+
+def fill(records: Records, column: Array) -> None:
+    """The records' bytes, as `slices` gives them, into `column`: contiguous, of objects, one for each.
+
+    Raises ValueError for any other array, and where a record does not lie inside its buffer.
+    """
+    _c.fill(*records, column) if NATIVE else reference.fill(records, column)
 
 
 def gather(column: Array, index: Integers, out: Array) -> None:

@@ -193,6 +193,12 @@ def slices(records: Records) -> list[bytes]:
     return [bytes(records.buffers[which][start:stop]) for which, start, stop in spans]
 
 
+def fill(records: Records, column: Array) -> None:
+    """The records' bytes, one by one, into `column`, a contiguous array of as many objects."""
+    for position, data in enumerate(slices(records)):
+        column.reshape(-1)[position] = data
+
+
 def gather(column: Array, index: Integers, out: Array) -> None:
     """Copy the rows of `column` at `index` to `out`, which has their dtype and shape.
 

@@ -156,6 +156,14 @@ def test_what_python_reads_is_read_to_the_same_values_and_nothing_else(batch):
     assert in_c(parser, batch[1]) == in_python(parser, batch[1])
 
 
+@settings(max_examples=200, deadline=None)
+@given(batches(damaged=False), st.data())
+def test_entries_in_the_order_of_the_record_before_or_in_another_are_read_alike(batch, data):
+    parser = Parser(batch[0])
+    records = data.draw(st.lists(st.sampled_from(batch[1] or [b""]), max_size=12))
+    assert in_c(parser, records) == in_python(parser, records)
+
+
 @settings(max_examples=400, deadline=None)
 @given(batches(damaged=True))
 def test_of_damaged_records_the_same_are_read(batch):

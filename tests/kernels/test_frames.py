@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 import struct
+import sys
 
 import numpy as np
 import pytest
@@ -104,6 +105,10 @@ def test_a_check_stops_where_the_reference_stops(data, first, second):
     records = Records(buffers, which, starts, stops)
     assert kernels.check(records, crcs) == reference.check(records, crcs)
     assert kernels.slices(records) == reference.slices(records)
+    columns = np.empty((2, len(found), 1), object)
+    kernels.fill(records, columns[0])
+    reference.fill(records, columns[1])
+    assert columns[0].tolist() == columns[1].tolist() == [[d] for d in kernels.slices(records)]
 
 
 INT64 = st.sampled_from([-(2**63), -1, 0, 1, 5, 11, 12, 13, 40, 41, 2**31, 2**63 - 1])
@@ -124,6 +129,29 @@ def test_a_record_outside_its_buffer_is_refused(which, start, stop):
     else:
         with pytest.raises(ValueError, match="inside"):
             kernels.check(records, np.zeros(1, np.uint32))
+
+
+def test_a_column_is_filled_only_where_it_has_one_object_for_each_record():
+    place = np.zeros(1, np.int64)
+    records = Records([b"held by the column"], place, place, place + 4)
+    for column in (np.empty(2, object), np.empty(0, object), np.empty(1, np.int64)):
+        with pytest.raises(ValueError, match="object"):
+            kernels.fill(records, column)
+    outside = Records([b"held"], place, place, place + 5)
+    column = np.array(["kept"], object)
+    with pytest.raises(ValueError, match="inside"):
+        kernels.fill(outside, column)
+    assert column.tolist() == ["kept"]
+
+
+def test_a_filled_column_lets_go_of_what_it_held():
+    before, place = object(), np.zeros(1, np.int64)
+    column = np.array([before, before], object)[:1]
+    held = sys.getrefcount(before)
+    kernels.fill(Records([b"new bytes"], place, place, place + 9), column)
+    left, found = sys.getrefcount(before), sys.getrefcount(column[0])
+    assert (left, found) == (held - 1, 2)
+    assert column.tolist() == [b"new bytes"]
 
 
 def test_arrays_of_wrong_sizes_are_refused():

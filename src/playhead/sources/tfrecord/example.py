@@ -62,6 +62,7 @@ class Parser:
         counts = [-1 if f.shape is None else f.count for f in self.fields]
         self._counts = np.array(counts, np.int64)
         self._defaults = tuple(_as_values(f) for f in self.fields)
+        self._even = all(f.shape is not None for f in self.fields)
 
     @property
     def digest(self) -> str:
@@ -133,7 +134,7 @@ class Parser:
         return self._block(made, size)
 
     def _block(self, made: dict[str, Array | list[Array]], size: int) -> Block:
-        if all(f.shape is not None for f in self.fields):
+        if self._even:
             return Columns(made, size)
         for field in self.fields:
             if field.inner:
@@ -158,14 +159,15 @@ def _in_parts(field: Field, values: Array, position: int) -> Array:
 
 def _fixed_bytes(field: Field, lists: Records, counts: Integers) -> Array | None:
     """The column (n, *shape) of bytes; None where the lists changed since they were found."""
-    column = np.empty((len(counts), field.count), object)
+    count = field.count
+    column = np.empty((len(counts), count), object)
     there: Any = slice(None) if field.default is None else counts >= 0
-    items = kernels.slices(lists) if field.count == 1 else _all_bytes(lists, counts)
-    if items is None:
-        return None
-    if field.count == 1:
-        column[:, 0] = items
+    if count == 1:
+        kernels.fill(lists, column)
     else:
+        items = _all_bytes(lists, counts)
+        if items is None:
+            return None
         filled = np.empty(len(items), object)
         filled[:] = items
         column[there] = filled.reshape(column[there].shape)

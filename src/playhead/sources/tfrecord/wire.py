@@ -63,7 +63,7 @@ def parse(fields: Sequence[Field], records: Sequence[bytes]) -> dict[str, Array 
         except Malformed as error:
             raise unparsable(position, error.key, error.reason) from None
     return {
-        f.name: fixed(f, column) if f.shape is not None else _varying(f, column)
+        f.name: fixed(f, column) if f.shape is not None else varying(f, column)
         for f, column in zip(fields, columns, strict=True)
     }
 
@@ -279,7 +279,7 @@ def fixed(field: Field, column: list[Any]) -> Array:
     return out
 
 
-def _varying(field: Field, column: list[Any]) -> list[Array]:
+def varying(field: Field, column: list[Any]) -> list[Array]:
     """One array of each record's values."""
     if field.kind == BYTES:
         return [object_array(items) for items in column]
