@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from playhead import Dataset
 from playhead.errors import UnequalElements
+from playhead.execution.ordered import Ordered
 from playhead.execution.sheets import Sheet
 from playhead.execution.threads import ThreadPool
 from playhead.plan.aligned import aligned_empty
@@ -100,6 +101,30 @@ def test_parts_of_one_batch_run_at_the_same_time():
     with dataset.iterator() as iterator:
         next(iterator)
         assert next(iterator).tolist() == list(range(8, 16))
+
+
+@pytest.mark.parametrize(
+    ("pace", "ahead", "tasks"), [(5, None, 1), (4, None, 2), (3, None, 2), (5, 8, 2)]
+)
+def test_a_part_is_below_the_pace_only_where_workers_would_have_nothing_to_do(pace, ahead, tasks):
+    dataset = Dataset.range(8).map(lambda x: x).batch(8)
+    pool = ThreadPool(2)
+    compute, asked = Ordered(pool, ahead), []
+    submit = pool.submit
+    pool.submit = lambda job, sent: asked.append(sent) or submit(job, sent)
+    compute.pace = lambda node: fixed_pace(pace)
+    ((_, block),) = compute.read(dataset.node, [(0, 0, 1)])
+    pool.close()
+    assert len(asked) == tasks
+    assert block.rows()[0].tolist() == list(range(8))
+
+
+def fixed_pace(size):
+    """A pace that nothing changes."""
+    pace = Pace(size)
+    pace.size = size
+    pace.report = lambda count, seconds, nbytes=0: None
+    return pace
 
 
 @pytest.mark.parametrize("workers", [1, 3])

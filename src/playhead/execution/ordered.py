@@ -103,7 +103,8 @@ class Ordered:
         pace.most = max(pace.most, batches.size)
         if not batches.parent.user_code:
             pace.size = batches.size
-        return read_in_parts(node, batches, spans, self, pace, self.pool.empty)
+        enough = self.records is None or self.records > self.pool.workers * batches.weight
+        return read_in_parts(node, batches, spans, self, pace, self.pool.empty, large=enough)
 
     def ordered(
         self, job: Job[Item, Result], items: Iterable[Item], *, weight: int = 1, after: bool = False

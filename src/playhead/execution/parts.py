@@ -116,10 +116,22 @@ class Finishing(Job[Read, Block]):
 
 
 def read_in_parts(
-    node: Node, batches: Batch, spans: Iterable[Span], compute: Compute, pace: Pace, empty: Empty
+    node: Node,
+    batches: Batch,
+    spans: Iterable[Span],
+    compute: Compute,
+    pace: Pace,
+    empty: Empty,
+    *,
+    large: bool,
 ) -> Iterator[tuple[Piece, Block]]:
-    """The elements of `spans` in order. `pace` counts elements of the batches."""
-    cutter = _Cutter(node, batches, pace, empty)
+    """The elements of `spans` in order. `pace` counts elements of the batches.
+
+    Parts are not above the pace; where they may be `large`, not below it, up to twice as much: a call costs
+    something, and what is read in one piece need not be copied. That is for workers who have batches enough
+    to do one each.
+    """
+    cutter = _Cutter(node, batches, pace, empty, large)
     weight = batches.parent.weight
     done = attempt(compute, ReadingParts(node), cutter.items(spans), pace, weight=weight)
     read = cutter.put_together(done)
@@ -130,9 +142,9 @@ def read_in_parts(
 class _Cutter:
     """Cuts pieces of the root as the pace asks, and puts them together again."""
 
-    def __init__(self, node: Node, batches: Batch, pace: Pace, empty: Empty) -> None:
+    def __init__(self, node: Node, batches: Batch, pace: Pace, empty: Empty, large: bool) -> None:
         self._node, self._size = node, batches.size
-        self._pace, self._empty = pace, empty
+        self._pace, self._empty, self._large = pace, empty, large
         self._spec: Nest | None = None
         self._uneven = False
 
@@ -140,7 +152,8 @@ class _Cutter:
         for piece in pieces(self._node, spans, lambda: self._pace.size // self._size):
             inner = grouped(piece.located).inner
             count = len(inner)
-            parts = 1 if len(piece) > 1 else -(-count // self._pace.size)
+            size = self._pace.size
+            parts = 1 if len(piece) > 1 else count // size if self._large else -(-count // size)
             if parts <= 1:
                 yield Whole(piece, count)
                 continue
