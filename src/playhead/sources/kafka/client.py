@@ -16,6 +16,7 @@ from playhead.sources.kafka.bounds import Bound, Partition, name_of
 Result = TypeVar("Result")
 
 ANSWER = 5.0  # seconds that one question to a broker may take
+GLANCE = 0.5  # what it may take at first: Ctrl-C has to wait for it
 QUIET = 30.0  # seconds of silence in which nothing need be wrong
 # Offsets belong to the position alone, and nothing may be skipped unseen.
 OURS: dict[str, Any] = {
@@ -55,7 +56,9 @@ class Client:
         self._servers, self._patience = servers, patience
         self._told: Callable[[Any], None] | None = config.get("error_cb")
         self._trouble: Any = None
+        self.doubts = False  # whether topics that are read have been missed
         self._heard = self._asked = time.monotonic()
+        self._longest = GLANCE
         # The client itself would say each attempt to connect, some twenty a second.
         quiet = {"group.id": "playhead", "bootstrap.servers": servers, "log_level": 2}
         known = {**quiet, **config, **OURS}
@@ -65,8 +68,7 @@ class Client:
         def on_error(error: Any) -> None:
             client = reference()
             if client is not None:
-                client._say(error)
-                client._trouble = error
+                client._hear(error)
             if told is not None:
                 told(error)
 
@@ -78,11 +80,15 @@ class Client:
         self._pid = os.getpid()
         _clients.add(self)
 
-    def _say(self, error: Any) -> None:
-        """Say on stderr that brokers are waited for, once until they answer again."""
+    def _hear(self, error: Any) -> None:
+        """What the client says of itself; on stderr, once until they answer, that brokers are waited for."""
+        if error.code() in self.absent:
+            self.doubts = True
+            return
         if self._trouble is None and sys.stderr is not None:
             waiting = f"waiting up to {self._patience:g} s for a broker"
             print(f"playhead: {error.str()}; {waiting}", file=sys.stderr)
+        self._trouble = error
 
     # --- what there is --------------------------------------------------------------------------------
 
@@ -162,7 +168,7 @@ class Client:
             if first is not None:
                 found = [first, *(self._consumer.consume(most - 1, 0) if most > 1 else ())]
         if found:
-            self._heard, self._trouble = time.monotonic(), None
+            self._hears()
         elif seconds:
             self._check()
         return found
@@ -174,35 +180,43 @@ class Client:
         if now - max(self._heard, self._asked) < min(quiet, self._patience / 4):
             return
         self._asked = now
+        longest, self._longest = self._longest, min(2 * self._longest, ANSWER)
         topic = next((topic for topic, _ in self._assigned), None)
         try:
-            self._consumer.list_topics(topic, timeout=min(ANSWER, max(0.1, self._patience / 4)))
+            self._consumer.list_topics(topic, timeout=min(longest, max(0.1, self._patience / 4)))
         except self._kafka.KafkaException as error:
             self._trouble = self._trouble or error.args[0]
             if time.monotonic() - self._heard > self._patience:
                 raise self._unreachable("messages", error.args[0]) from None
             return
-        self._heard, self._trouble = time.monotonic(), None
+        self._hears()
+
+    def _hears(self) -> None:
+        self._heard, self._trouble, self._longest = time.monotonic(), None, GLANCE
 
     def _answer(
         self, ask: Callable[[float], Result], what: str, passed_on: Sequence[int] = ()
     ) -> Result:
         """What a broker answers; asked again until `patience` is over, unless asking again is no use."""
         began = time.monotonic()
+        longest = GLANCE
         while True:
             left = began + self._patience - time.monotonic()
             try:
-                return ask(max(0.1, min(ANSWER, left)))
+                return ask(max(0.1, min(longest, left)))
             except self._kafka.KafkaException as raised:
                 error = raised.args[0]
                 if error.code() in passed_on:
                     raise
                 if self.is_final(error):
                     raise self.refused(what, error) from None
+                if self._trouble is not None and self._trouble.code() == self.kinds._AUTHENTICATION:
+                    raise self.refused(what, self._trouble) from None
                 if time.monotonic() - began > self._patience:
                     raise self._unreachable(what, error) from None
             if not self._assigned:
                 self._consumer.poll(0)  # on_error is told
+            longest = min(2 * longest, ANSWER)
             time.sleep(0.1)
 
     def is_final(self, error: Any) -> bool:

@@ -10,11 +10,12 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-from playhead.errors import MessagesGone, PlayheadWarning, SourceChanged, SourceError, warn
+from playhead.errors import PlayheadWarning, SourceError, warn
 from playhead.plan.places import Index
+from playhead.sources.kafka import losses
 from playhead.sources.kafka.bounds import name_of
 from playhead.sources.kafka.client import Client
-from playhead.sources.kafka.turns import Gap, Lane, Turn
+from playhead.sources.kafka.turns import UNTOLD, Gap, Lane, Turn
 
 Order: TypeAlias = Literal["round_robin", "arrival"]
 OnGap: TypeAlias = Literal["error", "accept"]
@@ -45,6 +46,7 @@ class Lanes:
         self._order, self._on_gap, self._stopped = order, on_gap, stopped
         self._turn, self._gaps = turn, tuple(gaps)
         self._stands = np.array([lane.next for lane in lanes], np.int64)
+        self._times = np.array([lane.time for lane in lanes], np.int64)
         self._table = _table(lanes)
         self._refresh, self._looked = refresh, time.monotonic()
         self._came: list[Any] = []
@@ -70,9 +72,11 @@ class Lanes:
 
     def _turn_of(self, messages: list[Any]) -> Turn:
         numbers, offsets = self._numbers_of(messages), self._offsets_of(messages)
+        times = self._times_of(messages)
         lanes = tuple((at.topic, at.partition, at.first, at.end) for at in self._lanes)
-        turn = Turn(numbers, offsets, lanes, self._stands.copy(), self._turn, self._gaps)
-        self._stands[numbers] = offsets + 1
+        before = self._stands.copy(), self._times.copy()
+        turn = Turn(numbers, offsets, times, lanes, *before, self._turn, self._gaps)
+        self._stands[numbers], self._times[numbers] = offsets + 1, times
         if messages:
             self._turn = (int(numbers[-1]) + 1) % len(lanes)
         return turn
@@ -119,6 +123,9 @@ class Lanes:
         if self._topics and time.monotonic() - self._looked > self._refresh:
             self._look()
         received = self._client.receive(AT_ONCE, seconds)
+        if self._client.doubts:
+            self._client.doubts = False
+            self._look_again()
         events: list[Any] = []
         messages = received
         if any(map(self._client.message.error, received)):
@@ -141,16 +148,27 @@ class Lanes:
             lane, here = self._lanes[numbers[place[0]]], offsets[place]
             if np.any(np.diff(here) <= 0):
                 raise SourceError(f"the client gave offsets of {name_of(lane.name)} out of order")
+            if lane.asks:
+                self._compare(lane, messages[place[0]])
             mine = here >= lane.expected
             if lane.end is not None:
                 mine &= here < lane.end
             kept.append(place[mine])
             if self._order == "round_robin":
                 lane.add(list(map(messages.__getitem__, kept[-1].tolist())))
-            lane.expected, lane.idle = max(lane.expected, int(here[-1]) + 1), False
+            lane.idle = False
+            if here[-1] >= lane.expected:
+                last = messages[place[-1]]
+                lane.expected, lane.time = int(here[-1]) + 1, last.timestamp()[1]
             self._see_end(lane)
         if self._order == "arrival":
             self._came += [messages[k] for k in np.sort(np.concatenate(kept)).tolist()]
+
+    @staticmethod
+    def _compare(lane: Lane, message: Any) -> None:
+        lane.asks = False
+        if losses.is_another(lane, message):
+            raise losses.another(lane, message)
 
     def _see_end(self, lane: Lane) -> None:
         if lane.end is not None and lane.expected >= lane.end:
@@ -173,50 +191,44 @@ class Lanes:
                 if lane.end is not None and offset >= lane.end:
                     lane.expected = lane.end
                     self._see_end(lane)
+            elif lane.asks:
+                self._within(lane)
         elif error.code() in (kinds._AUTO_OFFSET_RESET, kinds.OFFSET_OUT_OF_RANGE):
-            if offset < 0 or offset >= lane.expected:
+            if offset < 0 or offset >= lane.expected - lane.asks:
+                if offset > lane.expected or lane.asks:
+                    lane.time = UNTOLD
                 lane.expected = max(lane.expected, offset)  # up to there no message came
                 self._miss(lane)
         elif error.code() in self._client.absent:
-            if lane.partition not in self._client.partitions(lane.topic):
-                raise SourceChanged(
-                    f"{name_of(lane.name)} is not there any more",
-                    help="it was deleted, or the topic made anew with fewer partitions",
-                )
-            self._flow(lane)
+            self._look_again()
         elif error.code() == kinds._LOG_TRUNCATION:
-            raise _made_anew(lane, lane.expected, offset)
+            raise losses.ended(lane, offset)
         elif not self._client.is_passing(error):
             raise self._client.refused(f"messages of {name_of(lane.name)} at {offset}", error)
 
     def _miss(self, lane: Lane) -> None:
         """The broker has not the offset that comes next: it is gone, or never was."""
-        low, high = self._client.edges(lane.name)
-        if lane.expected > high:
-            raise _made_anew(lane, lane.expected, high)
+        low = self._within(lane)
         if lane.expected >= low:
             self._flow(lane)
             return
         stop = low if lane.end is None else min(low, lane.end)
-        gone = stop - lane.expected
-        said = f"{gone} messages of {name_of(lane.name)} are gone, from offset {lane.expected} to {stop - 1}"
+        lost = losses.gone(lane, low, stop)
         if self._on_gap == "error":
-            raise MessagesGone(
-                said,
-                help=f'on_gap="accept" goes on at offset {low} and writes the gap into the position; '
-                "a longer retention.ms of the topic keeps more",
-                topic=lane.topic,
-                partition=lane.partition,
-                offset=lane.expected,
-                first=low,
-                gone=gone,
-            )
-        warn(f"{said}; going on at offset {low}", PlayheadWarning)
+            raise lost
+        warn(f"{lost.what}; going on at offset {low}", PlayheadWarning)
         self._gaps = (*self._gaps, (lane.number, lane.expected, stop))
-        lane.expected = stop
+        lane.expected, lane.time = stop, UNTOLD
         self._see_end(lane)
         if not lane.over:
             self._flow(lane)
+
+    def _within(self, lane: Lane) -> int:
+        """The first offset that is there. Raises `SourceChanged` where the log ends before what comes next."""
+        low, high = self._client.edges(lane.name)
+        if lane.expected > high:
+            raise losses.ended(lane, high)
+        return low
 
     # --- which partitions are read ----------------------------------------------------------------------
 
@@ -231,8 +243,8 @@ class Lanes:
                 self._flow(lane)
 
     def _flow(self, lane: Lane) -> None:
-        self._client.read_from(lane.name, lane.expected)
-        lane.flows, lane.idle = True, False
+        lane.flows, lane.idle, lane.asks = True, False, lane.time >= 0
+        self._client.read_from(lane.name, lane.expected - lane.asks)
 
     def _look(self) -> None:
         """Partitions that were added begin at their beginning."""
@@ -242,7 +254,18 @@ class Lanes:
                 if partition not in self._table.get(topic, ()):
                     self._lanes.append(Lane(len(self._lanes), topic, partition, 0, None, 0))
                     self._stands = np.append(self._stands, np.int64(0))
+                    self._times = np.append(self._times, np.int64(UNTOLD))
         self._table = _table(self._lanes)
+
+    def _look_again(self) -> None:
+        """Whether all that is read is still there. Raises `MissingSource`, `SourceChanged`."""
+        for topic in self._table:
+            there = self._client.partitions(topic)
+            for lane in self._lanes:
+                if lane.topic == topic and not lane.over:
+                    if lane.partition not in there:
+                        raise losses.removed(lane)
+                    self._flow(lane)
 
     def _lane_of(self, event: Any) -> Lane | None:
         number = self._table.get(event.topic(), {}).get(event.partition())
@@ -262,6 +285,10 @@ class Lanes:
     def _offsets_of(self, messages: list[Any]) -> Index:
         return np.fromiter(map(self._client.message.offset, messages), np.int64, len(messages))
 
+    def _times_of(self, messages: list[Any]) -> Index:
+        times = map(operator.itemgetter(1), map(self._client.message.timestamp, messages))
+        return np.fromiter(times, np.int64, len(messages))
+
 
 def _table(lanes: list[Lane]) -> dict[str, dict[int, int]]:
     """The lanes' numbers by topic, then by partition."""
@@ -269,13 +296,3 @@ def _table(lanes: list[Lane]) -> dict[str, dict[int, int]]:
     for lane in lanes:
         table.setdefault(lane.topic, {})[lane.partition] = lane.number
     return table
-
-
-def _made_anew(lane: Lane, expected: int, high: int) -> SourceChanged:
-    return SourceChanged(
-        f"{name_of(lane.name)} ends at offset {high}, and the position stands at {expected}",
-        help="the topic was made anew, or its end was lost: start anew, or restore it",
-        topic=lane.topic,
-        partition=lane.partition,
-        offset=expected,
-    )

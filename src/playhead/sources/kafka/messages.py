@@ -2,37 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import cached_property
-from operator import itemgetter
 from typing import Any, ClassVar, TypeAlias
 
-import numpy as np
-
 from playhead.errors import PipelineError
-from playhead.plan.block import ArraySpec, Columns, Element, Nest, map_nest, object_array
+from playhead.plan.block import Columns, Nest
 from playhead.plan.compute import Chunk, Compute, nbytes
 from playhead.plan.lock import Lock
 from playhead.plan.node import INFINITE, UNKNOWN, Node, Source
 from playhead.plan.places import Cursor, Index, Places, Record, is_count
 from playhead.sources.kafka.bounds import Bound, Partition, bound_of, name_of, said
-from playhead.sources.kafka.client import OURS, Client, library
+from playhead.sources.kafka.client import OURS, Client
+from playhead.sources.kafka.fields import EVERY, block_of, spec_of
 from playhead.sources.kafka.lanes import Lanes, OnGap, Order
-from playhead.sources.kafka.turns import Lane, Turn
+from playhead.sources.kafka.turns import UNTOLD, Lane, Turn
 
 KEY_BITS = 62
 OFFSET_BITS = 48  # of an element's key; the rest is the partition's number among all that are read
 REFRESH = 60_000  # milliseconds
-SPEC = {
-    "key": ArraySpec((), bytes),
-    "value": ArraySpec((), bytes),
-    "timestamp": ArraySpec((), np.dtype(np.int64)),
-    "topic": ArraySpec((), str),
-    "partition": ArraySpec((), np.dtype(np.int32)),
-    "offset": ArraySpec((), np.dtype(np.int64)),
-}
 # [topic, partition, first offset, end or None, next offset]
 Row: TypeAlias = list[Any]
 
@@ -62,6 +52,7 @@ class Messages(Source):
     on_gap: OnGap
     patience: float
     config: Mapping[str, Any] = field(repr=False)
+    fields: tuple[str, ...]
     known: Range = field(default_factory=Range, kw_only=True, repr=False)
     parents: tuple[Node, ...] = field(default=(), kw_only=True)
 
@@ -72,6 +63,10 @@ class Messages(Source):
     @cached_property
     def seekable(self) -> bool:
         return False
+
+    @cached_property
+    def uneven(self) -> bool:
+        return "headers" in self.fields
 
     @property
     def refresh(self) -> float:
@@ -87,7 +82,7 @@ class Messages(Source):
         raise PipelineError("a topic is walked: it has no items to jump to")
 
     def static_spec(self) -> Nest:
-        return SPEC
+        return spec_of(self.fields)
 
     def describe(self) -> dict[str, Any]:
         return {
@@ -102,10 +97,13 @@ class Messages(Source):
     # --- cursors ----------------------------------------------------------------------------------------
 
     def start_stream(self, epoch: int) -> Cursor:
-        rows = self.known.rows
-        if rows is not None:
-            rows = [[topic, number, first, end, first] for topic, number, first, end, _ in rows]
-        return {"epoch": epoch, "turn": 0, "partitions": rows, "gaps": []}
+        start: Cursor = {"epoch": epoch, "turn": 0, "partitions": None, "gaps": []}
+        if self.known.rows is None:
+            return start
+        rows = [
+            [topic, number, first, end, first] for topic, number, first, end, _ in self.known.rows
+        ]
+        return start | {"partitions": rows, "times": [UNTOLD] * len(rows)}
 
     def fits(self, cursor: Cursor, epoch: int) -> bool:
         if not isinstance(cursor, dict) or cursor.get("epoch") != epoch:
@@ -113,10 +111,14 @@ class Messages(Source):
         rows, gaps = cursor.get("partitions"), cursor.get("gaps")
         if rows is None:
             return cursor.get("turn") == 0 and gaps == []
+        times = cursor.get("times", [])
         fits = (
             isinstance(rows, list)
             and all(self._is_row(row) for row in rows)
             and len({(row[0], row[1]) for row in rows}) == len(rows)
+            and isinstance(times, list)
+            and all(time == UNTOLD or is_count(time) for time in times)
+            and len(times) == ("times" in cursor) * len(rows)
             and is_count(cursor.get("turn"))
             and cursor["turn"] < max(1, len(rows))
             and isinstance(gaps, list)
@@ -142,7 +144,7 @@ class Messages(Source):
             with self.known.lock:
                 if self.known.rows is None:
                     self.known.rows = self._found(client)
-                cursor["partitions"] = self.start_stream(cursor["epoch"])["partitions"]
+                cursor.update(self.start_stream(cursor["epoch"]))
         return list(cursor["partitions"])
 
     def _found(self, client: Client) -> list[Row]:
@@ -175,9 +177,12 @@ class Messages(Source):
     def walk(self, cursor: Cursor, compute: Compute) -> Iterator[Chunk]:
         pace = compute.pace(self)
         with closing(Client(self.servers, self.config, self.patience)) as client:
+            rows = self._resolved(cursor, client)
+            times = cursor.get("times", [UNTOLD] * len(rows))
+            each = [[*row, time] for row, time in zip(rows, times, strict=True)]
             lanes = Lanes(
                 client,
-                [Lane(k, *row) for k, row in enumerate(self._resolved(cursor, client))],
+                [Lane(k, *one) for k, one in enumerate(each)],
                 turn=cursor["turn"],
                 gaps=[tuple(gap) for gap in cursor["gaps"]],
                 order=self.order,
@@ -191,17 +196,17 @@ class Messages(Source):
                 if not len(chunk):
                     yield chunk  # what has been read ahead need not wait for what comes next
                     continue
-                each = nbytes(chunk.block) // len(chunk)
+                size_of_one = nbytes(chunk.block) // len(chunk)
                 at, taken = 0, None
                 while at < len(chunk):
                     size = min(pace.size, len(chunk) - at)
                     yield chunk.slice(at, at + size)
                     at += size
-                    pace.report(size, 0.0, size * each)
+                    pace.report(size, 0.0, size * size_of_one)
 
     def _chunk(self, epoch: int, turn: Turn, messages: list[Any]) -> Chunk:
         return Chunk(
-            columns(turn, messages),
+            block_of(self.fields, turn, messages),
             Places(epoch, turn.numbers << OFFSET_BITS | turn.offsets),
             lambda j: {"epoch": epoch, **turn.after(j)},
             lambda j: [self.message(epoch, turn.name(j), int(turn.offsets[j]))],
@@ -210,41 +215,6 @@ class Messages(Source):
     def message(self, epoch: int, partition: Partition, offset: int) -> Record:
         where = f"{name_of(partition)}@{offset}"
         return Record(self.info.name or self.op, epoch, offset, where)
-
-
-class Scalars(Columns):
-    """Columns of what nobody can write to: a consumer's rows need no copies."""
-
-    __slots__ = ()
-
-    def own_rows(self) -> list[Element]:
-        return self.rows()
-
-    def slice(self, start: int, stop: int) -> Scalars:
-        return Scalars(map_nest(lambda column: column[start:stop], self.nest), stop - start)
-
-
-def columns(turn: Turn, messages: list[Any]) -> Scalars:
-    """The messages as elements, in order: see `SPEC`. A key or a value that is not there is None."""
-    kind, count = type(messages[0]) if messages else library().Message, len(messages)
-    topics = object_array([lane[0] for lane in turn.lanes])
-    partitions = np.array([lane[1] for lane in turn.lanes], np.int32)
-    times = map(itemgetter(1), map(kind.timestamp, messages))
-    nest = {
-        "key": _objects(map(kind.key, messages), count),
-        "value": _objects(map(kind.value, messages), count),
-        "timestamp": np.fromiter(times, np.int64, count),
-        "topic": topics[turn.numbers],
-        "partition": partitions[turn.numbers],
-        "offset": turn.offsets.copy(),  # the cursors' own are not for anybody to write to
-    }
-    return Scalars(nest, count)
-
-
-def _objects(items: Iterable[bytes | None], count: int) -> np.ndarray[Any, Any]:
-    column = np.empty(count, object)
-    column[:] = list(items)
-    return column
 
 
 def messages(
@@ -257,6 +227,7 @@ def messages(
     on_gap: OnGap,
     patience: float,
     config: Mapping[str, Any] | None,
+    fields: Sequence[str],
 ) -> Messages:
     """Raises `PipelineError` for arguments that make no source. Asks no broker anything."""
     names = tuple(dict.fromkeys([topics] if isinstance(topics, str) else topics))
@@ -271,6 +242,12 @@ def messages(
         raise PipelineError(f'from_kafka(on_gap={on_gap!r}): it is "error" or "accept"')
     if isinstance(patience, bool) or not isinstance(patience, int | float) or not patience > 0:
         raise PipelineError(f"from_kafka(patience={patience!r}): more than 0 seconds")
+    chosen = tuple(fields)
+    if isinstance(fields, str) or not chosen or len({*chosen} & {*EVERY}) < len(chosen):
+        raise PipelineError(
+            f"from_kafka(fields={fields!r}): some of {', '.join(EVERY)}, each once",
+            help='fields=("key", "value", "headers")',
+        )
     settings = dict(config or {})
     for name in {*OURS, "bootstrap.servers"} & settings.keys():
         raise PipelineError(
@@ -281,7 +258,7 @@ def messages(
     if first is None:
         raise PipelineError('from_kafka(start=None): "beginning" is the default')
     last = bound_of("until", until, names, ("end",))
-    return Messages(names, hosts, first, last, order, on_gap, float(patience), settings)
+    return Messages(names, hosts, first, last, order, on_gap, float(patience), settings, chosen)
 
 
 def _is_gap(gap: Any, count: int) -> bool:

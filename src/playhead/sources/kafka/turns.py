@@ -10,6 +10,7 @@ from playhead.sources.kafka.bounds import Partition
 
 # The lane's number, the first offset that is gone, and the one where it goes on
 Gap: TypeAlias = tuple[int, int, int]
+UNTOLD = -1  # the timestamp of a message that has none, or was never read
 
 
 @dataclass(eq=False, slots=True)
@@ -22,6 +23,7 @@ class Lane:
     first: int
     end: int | None
     next: int
+    time: int = UNTOLD  # of the message before `expected`
     arrived: list[Any] = field(default_factory=list)
     taken: int = 0  # of `arrived`
     nbytes: int = 0
@@ -29,6 +31,7 @@ class Lane:
     over: bool = False  # nothing more will arrive
     idle: bool = False  # all that is there has arrived
     flows: bool = False
+    asks: bool = False  # the message before `expected` comes once more, to be compared
 
     def __post_init__(self) -> None:
         self.expected = self.next
@@ -62,8 +65,10 @@ class Turn:
 
     numbers: Index
     offsets: Index
+    times: Index
     lanes: tuple[tuple[str, int, int, int | None], ...]  # topic, partition, first, end
     before: Index
+    times_before: Index
     turn: int
     gaps: tuple[Gap, ...]
 
@@ -76,15 +81,18 @@ class Turn:
 
     def after(self, j: int) -> dict[str, Any]:
         """How everything stands behind the first j messages."""
-        stands = self.before.copy()
+        stands, times = self.before.copy(), self.times_before.copy()
         stands[self.numbers[:j]] = self.offsets[:j] + 1  # the last one of a lane counts
+        times[self.numbers[:j]] = self.times[:j]
         reached = []
         for number, start, stop in self.gaps:
             if stands[number] >= start:
-                stands[number] = max(stands[number], stop)
+                if stands[number] < stop:
+                    stands[number], times[number] = stop, UNTOLD
                 reached.append([number, start, stop])
         return {
             "turn": (int(self.numbers[j - 1]) + 1) % len(self.lanes) if j else self.turn,
             "partitions": [[*at, to] for at, to in zip(self.lanes, stands.tolist(), strict=True)],
+            "times": times.tolist(),
             "gaps": reached,
         }
