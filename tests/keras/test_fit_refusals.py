@@ -510,6 +510,18 @@ def test_what_is_no_playhead_dataset_is_refused_with_what_to_write(tmp_path: Pat
     assert "from_tensor_slices((x, y))" in refused(model(), np.ones((3, 2)))
 
 
+def test_what_a_strategy_has_split_is_refused_naming_the_whole_dataset(tmp_path: Path) -> None:
+    tf = pytest.importorskip("tensorflow")
+    strategy = tf.distribute.MirroredStrategy(["cpu:0"])
+    whole = data().to_tf()
+    spread = strategy.experimental_distribute_dataset(whole)
+    made = strategy.distribute_datasets_from_function(lambda context: whole)
+    for given in (spread, made, iter(spread)):
+        with pytest.raises(TypeError, match=r"give the dataset that was split, of whole batches"):
+            fit(model(), given, checkpoint=tmp_path / "run", verbose=0)
+    assert not (tmp_path / "run").exists()
+
+
 @pytest.mark.parametrize("name", ["lol", "learning_rate"])
 def test_an_unknown_name_in_override_is_refused_with_the_known_ones(
     broken: Path, tmp_path: Path, name: str

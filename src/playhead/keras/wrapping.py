@@ -1,4 +1,4 @@
-"""An existing `tf.data.Dataset` given to fit."""
+"""What TensorFlow has of data, given to fit: a `tf.data.Dataset` is wrapped, the rest is named."""
 
 from __future__ import annotations
 
@@ -30,3 +30,23 @@ def wrapped(ds: Any, *, quiet: bool = False) -> Any:
             flush=True,
         )
     return made
+
+
+def what_of_tensorflow(ds: Any) -> str | None:
+    """What `ds` is, and what to give instead, where it is of TensorFlow and could not be wrapped."""
+    homes = [kind.__module__ for kind in type(ds).__mro__]
+    if any(home.startswith("tensorflow.python.distribute.") for home in homes):
+        return (
+            f"a {type(ds).__name__}, which a strategy has split already and whose place nothing can save: give "
+            "the dataset that was split, of whole batches (of all replicas together). The model that was "
+            "built in strategy.scope() says how its batches are split"
+        )
+    if any(home.startswith("tensorflow.") for home in homes):
+        return (
+            "a tf.data.Dataset over Python code, whose place nothing can save. Change the line that reads: "
+            "tf.data.TFRecordDataset(files) becomes playhead.Dataset.from_tfrecords(files), "
+            "tf.data.Dataset.from_tensor_slices(x) becomes playhead.Dataset.from_tensor_slices(x); the "
+            "rest of the chain stays. What only Python can read goes in by "
+            "playhead.Dataset.from_generator(function). Where it is ds.to_tf(), give ds itself"
+        )
+    return None

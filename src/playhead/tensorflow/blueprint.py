@@ -23,6 +23,7 @@ from tensorflow.core.framework import graph_pb2
 from playhead.errors import PipelineError
 from playhead.plan.block import Nest
 from playhead.plan.randomness import key
+from playhead.tensorflow.held import Arrays
 
 _IGNORE = 1  # the external state policy of DatasetToGraphV2 that serializes what is stateful, too
 _HELD = ("SeedGenerator", "MemoryCache")  # resources in which a dataset object remembers
@@ -82,11 +83,10 @@ class Blueprint:
                 ) from error
         self.definition = whole
         self.content = self._digest()
-        # Arrays in it are kept as they are written, so that a copy does not take them apart again.
-        large = [node for node in whole.node if node.op == "Const" and node.ByteSize() > _LARGE]
-        self._large = graph_pb2.GraphDef(node=large).SerializeToString()
+        large = [node for node in whole.node if _is_large(node)]
+        self.arrays = Arrays(large)
         if large:
-            small = [node for node in whole.node if node.op != "Const" or node.ByteSize() <= _LARGE]
+            small = [node for node in whole.node if not _is_large(node)]
             rest = graph_pb2.GraphDef(node=small, library=whole.library, versions=whole.versions)
             self.definition = rest
             self.__dict__.pop("nodes", None)  # those of the whole
@@ -126,7 +126,9 @@ class Blueprint:
             for number, node in enumerate(self.unseeded):
                 _plant(made, node.name, (key(seed, "from_tf", number) & (2**63 - 1)) or 1)
         with tf.init_scope(), tf.device("/CPU:0"):
-            variant = tf.raw_ops.DatasetFromGraph(graph_def=made.SerializeToString() + self._large)
+            variant = tf.raw_ops.DatasetFromGraph(
+                graph_def=made.SerializeToString() + self.arrays.nodes
+            )
             return tf.data.experimental.from_variant(variant, self.spec)
 
     @cached_property
@@ -195,6 +197,13 @@ class Blueprint:
     def _in_file(self, node: Any) -> bool:
         value = constant(node, 1, self.nodes)
         return value is not None and value.size == 1 and bool(value.item())
+
+
+def _is_large(node: Any) -> bool:
+    resource = tf.resource.as_datatype_enum
+    return bool(
+        node.op == "Const" and node.attr["dtype"].type != resource and node.ByteSize() > _LARGE
+    )
 
 
 def kind_of(node: Any) -> str:

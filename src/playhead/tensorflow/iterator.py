@@ -18,6 +18,7 @@ import tensorflow as tf
 from playhead.errors import WrongDoor
 from playhead.plan.block import Element, Nest, leaves, map_nest
 from playhead.tensorflow.agreement import Agreement, counter, require_counted
+from playhead.tensorflow.carried import Carrier
 from playhead.tensorflow.convert import eagerly, fitting, require_dataset
 from playhead.tensorflow.distribute import Share, replicas_of
 from playhead.tensorflow.snapshot import save_now
@@ -85,7 +86,7 @@ class Iterator(tf.train.experimental.PythonState, tf.distribute.DistributedItera
         if replicas.workers > 1:
             self._agreement = Agreement(replicas.worker, replicas.workers)
         self._specs: Nest | None = None
-        self._in_graphs: tf.data.Iterator | None = None
+        self._in_graphs: Carrier | None = None
 
     # --- moving -----------------------------------------------------------------------------------------
 
@@ -202,15 +203,12 @@ class Iterator(tf.train.experimental.PythonState, tf.distribute.DistributedItera
         """The tf.data iterator that brings elements into graphs. It has no end and no state of its own."""
         if self._in_graphs is None:
             specs = list(leaves(self._part_specs)) * len(self._replicas.devices)
-            options = tf.data.Options()
-            options.autotune.enabled = False
-            options.threading.private_threadpool_size = 1
+            reference = weakref.ref(self)
             with tf.init_scope(), tf.device(_CPU):
-                carried = tf.data.Dataset.from_generator(
-                    _Carried(self), output_signature=(tf.TensorSpec((), tf.bool), *specs)
+                self._in_graphs = Carrier(
+                    lambda: _alive(reference)._pull(), (tf.TensorSpec((), tf.bool), *specs)
                 )
-                self._in_graphs = iter(carried.with_options(options))
-        return self._in_graphs
+        return self._in_graphs.iterator
 
     def _pull(self) -> tuple[Any, ...]:
         if not isinstance(self._step, tf.Variable):
@@ -331,22 +329,6 @@ class Iterator(tf.train.experimental.PythonState, tf.distribute.DistributedItera
 
     def __repr__(self) -> str:
         return f"<playhead.tensorflow.Iterator over {self._iterator!r}>"
-
-
-class _Carried:
-    """What tf.data iterates on a graph's behalf: it never ends, and does not keep the iterator alive."""
-
-    def __init__(self, owner: Iterator) -> None:
-        self._owner = weakref.ref(owner)
-
-    def __call__(self) -> _Carried:
-        return self
-
-    def __iter__(self) -> _Carried:
-        return self
-
-    def __next__(self) -> tuple[Any, ...]:
-        return _alive(self._owner)._pull()
 
 
 def _checker(owner: Iterator) -> Any:
