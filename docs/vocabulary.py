@@ -153,6 +153,7 @@ OTHERS: dict[str, str | None] = {
     "cardinality": "",
     "epoch": None,
     "get_single_element": "",
+    "ignored": None,
     "iterator": None,
     "operations": None,
     "reduce": "",

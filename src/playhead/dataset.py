@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from playhead.epoch import Epoch
-from playhead.errors import MissingSource, PipelineError
+from playhead.errors import IgnoredError, MissingSource, PipelineError
 from playhead.iterator import Iterator
 from playhead.plan import randomness
 from playhead.plan.batches import Batch, Padding
@@ -27,7 +27,7 @@ from playhead.plan.choosing import Random, Resample, Select, indices_of, require
 from playhead.plan.cuts import Rebatch, Split
 from playhead.plan.description import operations, seeded, unseeded
 from playhead.plan.elements import Enumerate, Filter, Map, RandomMap, TakeWhile
-from playhead.plan.failing import IgnoreErrors
+from playhead.plan.failing import IgnoreErrors, losses
 from playhead.plan.functions import UserFunction
 from playhead.plan.groups import Buckets, Gathered, GroupByWindow
 from playhead.plan.lengths import PackByLengths, lengths_of
@@ -471,9 +471,22 @@ class Dataset(Readers):
     def ignore_errors(self, log_warning: bool = False, name: str | None = None) -> Dataset:
         """Without the elements that cannot be computed. A stream; its cursor counts what was left out.
 
-        log_warning: warn of each, with its records.
+        log_warning: warn of each, with its records. `ignored` lists them at any time.
         """
         return self._add(IgnoreErrors, bool(log_warning), name=name)
+
+    def ignored(self, epoch: int = 0) -> IteratorABC[IgnoredError]:
+        """What is left out of a pass (`ignore_errors`, `on_error="skip"`): `file`, `record`, `offset`, `error`.
+
+        It is found by walking that pass of each of them, so it is the same before, during and after a run: a
+        position that counts n has left out the first n. Raises what nothing leaves out.
+
+        >>> import playhead as ph
+        >>> ds = ph.Dataset.from_tensor_slices(["1", "two"]).map(int).ignore_errors()
+        >>> [said.error for said in ds.ignored()]
+        ["ValueError: invalid literal for int() with base 10: 'two'"]
+        """
+        return losses(self.node, operator.index(epoch))
 
     def rejection_resample(
         self,

@@ -7,7 +7,7 @@ PlayheadError
 │   ├── NewerFormat          P03  written by a newer playhead
 │   ├── NotSeekable          P04  a stream was asked to jump
 │   └── OutOfReach           P05  a step that this iterator cannot name any more
-├── SourceError
+├── SourceError              S00  records or files that cannot be read, where no code says why
 │   ├── MissingSource        S01  no such file, or nothing matches
 │   ├── CorruptRecord        S02  a record's bytes are not what was written
 │   ├── SourceChanged        S03  the files changed while they were in use
@@ -33,6 +33,7 @@ PlayheadWarning
 ├── FunctionChanged          a function's code differs from the one that was saved
 ├── SlowResume               resuming has to replay
 ├── GlobalRandomness         a function drew from a global random state
+├── IgnoredError             an element that cannot be computed was left out
 └── LibraryChanged           random numbers come from another numpy than the saved ones
 """
 
@@ -118,6 +119,9 @@ class OutOfReach(PositionError):
 
 class SourceError(PlayheadError):
     """Something is wrong with the records or the files that hold them."""
+
+    code = "S00"
+    title = "SourceError"
 
 
 class MissingSource(SourceError, FileNotFoundError):
@@ -271,7 +275,23 @@ class GlobalRandomness(PlayheadWarning):
 
 
 class IgnoredError(PlayheadWarning):
-    """`ignore_errors(log_warning=True)` left an element out."""
+    """An element was left out: what `ignore_errors(log_warning=True)` warns of, and `Dataset.ignored` lists.
+
+    `error` says why: the error's name and its text. `file`, `record` (its number there) and `offset` (the byte
+    where it begins) are those of the record that is to blame, each None where that is not known.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        error: str | None = None,
+        file: str | None = None,
+        record: int | None = None,
+        offset: int | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.error, self.file, self.record, self.offset = error, file, record, offset
 
 
 class LibraryChanged(PlayheadWarning):
@@ -281,7 +301,7 @@ class LibraryChanged(PlayheadWarning):
 _HOME = os.path.dirname(os.path.abspath(__file__)) + os.sep
 
 
-Warned = tuple[str, type[PlayheadWarning]]
+Warned = tuple[str | PlayheadWarning, type[PlayheadWarning]]
 
 _kept: ContextVar[list[Warned] | None] = ContextVar("playhead_warnings", default=None)
 
@@ -297,8 +317,11 @@ def warnings_kept() -> Iterator[list[Warned]]:
         _kept.reset(token)
 
 
-def warn(message: str, category: type[PlayheadWarning]) -> None:
-    """Warn at the line of the user's that led here; from a thread of playhead's own, at this one."""
+def warn(message: str | PlayheadWarning, category: type[PlayheadWarning]) -> None:
+    """Warn at the line of the user's that led here; from a thread of playhead's own, at this one.
+
+    A message that is a warning itself keeps its attributes.
+    """
     kept = _kept.get()
     if kept is not None:
         kept.append((message, category))

@@ -10,15 +10,19 @@ import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
 
 import numpy as np
 
+from playhead.errors import PipelineError
 from playhead.plan.block import Nest
+from playhead.plan.failing import IgnoreErrors
 from playhead.plan.node import Info, Node
 
 if TYPE_CHECKING:
     import tensorflow as tf
+
+OnError: TypeAlias = Literal["raise", "skip"]
 
 _HOME = os.path.dirname(os.path.abspath(__file__)) + os.sep
 
@@ -29,6 +33,20 @@ def info_here(name: str | None = None) -> Info:
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_HOME):
         frame = frame.f_back
     return Info(name=name, where=f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}")
+
+
+def leaving_out(node: Node, on_error: OnError, name: str | None) -> Node:
+    """A source where the user made it, and for "skip" what leaves out the records that cannot be had of it."""
+    info = info_here(name)
+    made = replace(node, info=info)
+    return IgnoreErrors((made,), False, info=info) if skips(on_error) else made
+
+
+def skips(on_error: OnError) -> bool:
+    """Whether that says "skip". Raises `PipelineError` for what is neither."""
+    if on_error not in ("raise", "skip"):
+        raise PipelineError(f'on_error is "raise" or "skip", not {on_error!r}', on_error=on_error)
+    return on_error == "skip"
 
 
 class Readers:
@@ -82,6 +100,7 @@ class Readers:
         index: str | os.PathLike[str] | None = None,
         compression_type: str | None = None,
         storage_options: dict[str, Any] | None = None,
+        on_error: OnError = "raise",
         name: str | None = None,
     ) -> Self:
         """The records of TFRecord files, read at random through an index that is built once.
@@ -99,6 +118,9 @@ class Readers:
         compression_type: "GZIP", "ZLIB" or "" for all files; None tells it from each file's first bytes.
         Where one file is compressed, all are a stream: resuming decompresses the file it stands in again.
         storage_options: what fsspec is given for remote files.
+        on_error: "skip" leaves out records that are damaged or do not parse, and makes a stream; what lies
+        behind a frame that is broken or cut off, to its file's end, counts as one. The position counts them,
+        and `ignored` lists them. Data are then checked at each read, not when the index is built.
 
         Raises `MissingSource`, `CorruptRecord` (file, byte offset, record number), `SourceChanged`.
         """
@@ -113,8 +135,9 @@ class Readers:
             index=index,
             compression_type=compression_type,
             storage_options=storage_options,
+            tolerant=skips(on_error),
         )
-        return cls(replace(node, info=info_here(name)))
+        return cls(leaving_out(node, on_error, name))
 
     @classmethod
     def from_image_folder(
@@ -125,6 +148,8 @@ class Readers:
         class_names: Sequence[str] | None = None,
         extensions: Sequence[str] = (".bmp", ".gif", ".jpeg", ".jpg", ".png"),
         decode: bool = False,
+        storage_options: Mapping[str, Any] | None = None,
+        on_error: OnError = "raise",
         name: str | None = None,
     ) -> Self:
         """Pictures in a directory for each class: tuples of a file's bytes and its label, int32. Seekable.
@@ -133,6 +158,10 @@ class Readers:
         classes are the directories' sorted names, or in the order of `class_names`, and
         `ds.node.class_names` has them. labels: a list of numbers instead, or None for no labels; then the
         files come from anywhere below. decode: uint8 [height, width, 3] by Pillow instead of bytes.
+        directory: a path, or a URL that fsspec knows and lists, with `storage_options` for it.
+
+        on_error: "skip" leaves out files that cannot be decoded, and makes a stream; the position counts them,
+        and `ignored` lists them. The source then is `ds.node.parent`.
 
         Raises `MissingSource`, `PipelineError`; when read, `CorruptRecord` (file) for what cannot be decoded,
         `SourceChanged` for a file of another size.
@@ -155,8 +184,9 @@ class Readers:
             class_names=class_names,
             extensions=extensions,
             decode=decode,
+            storage_options=storage_options,
         )
-        return cls(replace(node, info=info_here(name)))
+        return cls(leaving_out(node, on_error, name))
 
     @classmethod
     def from_array_records(
@@ -164,12 +194,17 @@ class Readers:
         files: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
         *,
         features: dict[str, Any] | None = None,
+        on_error: OnError = "raise",
         name: str | None = None,
     ) -> Self:
         """The records of ArrayRecord files. Seekable; nothing is indexed, the files hold their own tables.
 
-        files: a path, a glob pattern, or a sequence of them; a pattern's files are sorted. An element is the
-        record's bytes, or with `features` the parsed `tf.train.Example`, as in `from_tfrecords`.
+        files: a local path, a glob pattern, or a sequence of them; a pattern's files are sorted, and URLs are
+        refused. An element is the record's bytes, or with `features` the parsed `tf.train.Example`, as in
+        `from_tfrecords`.
+
+        on_error: "skip" leaves out records that are damaged or do not parse, and makes a stream; the position
+        counts them, and `ignored` lists them.
 
         Needs `playhead[array-record]`. Raises `MissingSource`, `CorruptRecord` (file) for a file that is cut
         short; when read, `CorruptRecord` (file, record), `UnparsableRecord`, `SourceChanged`.
@@ -186,7 +221,7 @@ class Readers:
         """
         from playhead.sources.array_record import array_records
 
-        return cls(replace(array_records(files, features=features), info=info_here(name)))
+        return cls(leaving_out(array_records(files, features=features), on_error, name))
 
     @classmethod
     def from_tar(
@@ -195,15 +230,20 @@ class Readers:
         *,
         decode: Literal["auto"] | Mapping[str, Any] | None = None,
         index: str | os.PathLike[str] | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+        on_error: OnError = "raise",
         name: str | None = None,
     ) -> Self:
         """The samples of tar files as WebDataset writes them: dicts of bytes by extension, and `__key__`.
 
         Neighbouring members that share their path up to the first dot of its last part are a sample.
-        Seekable through an index of members that is built once and kept beside the files (or in the
-        directory `index`); a stream where any file is compressed (gzip, bz2, xz).
+        files: paths, patterns and URLs as in `from_tfrecords`, with `storage_options` for these. Seekable
+        through an index of members that is built once and kept beside the files (or in the directory or
+        URL `index`); a stream where any file is compressed (gzip, bz2, xz, zstd).
         decode: "auto" decodes the usual extensions (txt, json, cls, npy, npz; jpg and png by Pillow, to
         uint8 [height, width, 3]); a dict gives a function of bytes, or "auto", for single extensions.
+        on_error: "skip" leaves out samples that cannot be decoded, and makes a stream; of a file that is
+        damaged or cut short the rest counts as one. The position counts them, and `ignored` lists them.
 
         Raises `MissingSource`, `CorruptRecord` (file, offset, member) for a file that is damaged or cut
         short; when read, `UnparsableRecord` (file, record, member, offset), `SourceChanged`.
@@ -221,7 +261,14 @@ class Readers:
         """
         from playhead.sources.tar.samples import tar
 
-        return cls(replace(tar(files, decode=decode, index=index), info=info_here(name)))
+        node = tar(
+            files,
+            decode=decode,
+            index=index,
+            storage_options=storage_options,
+            tolerant=skips(on_error),
+        )
+        return cls(leaving_out(node, on_error, name))
 
     @classmethod
     def from_lines(
@@ -232,17 +279,23 @@ class Readers:
         errors: str = "strict",
         skip_blank: bool = False,
         index: str | os.PathLike[str] | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+        on_error: OnError = "raise",
         name: str | None = None,
     ) -> Self:
         r"""The lines of text files as str, or as bytes for `encoding=None`, without their ends (\n or \r\n).
 
-        files: a path, a glob pattern, or a sequence of them; a pattern's files are sorted. Seekable through
-        an index that is built once and kept beside the files (or in the directory `index`); a stream where
-        any file is compressed (gzip, bz2, xz).
+        files: a path, a glob pattern, a URL that fsspec knows ("s3://bucket/*.txt"), or a sequence of them; a
+        pattern's files are sorted. Seekable through an index that is built once and kept beside the files
+        (or in the directory or URL `index`), of remote files when it is first needed; a stream where any
+        file is compressed (gzip, bz2, xz, or zstd with `playhead[zstd]`).
+        storage_options: what fsspec is given for remote files.
         errors: what Python's `bytes.decode` takes. skip_blank: without lines that hold only white space.
+        on_error: "skip" leaves out lines that are not in the encoding, and makes a stream; of a compressed file
+        that is damaged or cut short the rest counts as one. The position counts them, and `ignored` lists them.
 
-        Raises `MissingSource`; when read, `UnparsableRecord` (file, line, byte) for what is not in the
-        encoding, `SourceChanged`.
+        Raises `MissingSource`, `SourceError`; when read, `UnparsableRecord` (file, line, byte) for what is
+        not in the encoding, `SourceChanged`.
 
         >>> import playhead as ph
         >>> import pathlib, tempfile
@@ -253,8 +306,15 @@ class Readers:
         """
         from playhead.sources.text.lines import lines
 
-        node = lines(files, encoding=encoding, errors=errors, skip_blank=skip_blank, index=index)
-        return cls(replace(node, info=info_here(name)))
+        node = lines(
+            files,
+            encoding=encoding,
+            errors=errors,
+            skip_blank=skip_blank,
+            index=index,
+            storage_options=storage_options,
+        )
+        return cls(leaving_out(node, on_error, name))
 
     @classmethod
     def from_json_lines(
@@ -265,13 +325,16 @@ class Readers:
         encoding: str = "utf-8",
         skip_blank: bool = True,
         index: str | os.PathLike[str] | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+        on_error: OnError = "raise",
         name: str | None = None,
     ) -> Self:
         r"""The JSON value in each line of text files: objects are dicts, lists arrays, null is None.
 
         Whole numbers become int32 and others float32, unless `dtypes` names theirs, by key: numpy dtypes,
         str, bytes, or `object` for what Python's `json` gives, such as lists of unequal ones. Under a
-        dtype of floats null is NaN. Files and index as in `from_lines`.
+        dtype of floats null is NaN. Files, URLs and index as in `from_lines`.
+        on_error: "skip" leaves out lines that are not JSON of these dtypes; otherwise as in `from_lines`.
 
         Raises `MissingSource`; when read, `UnparsableRecord` (file, line, byte), `SourceChanged`.
 
@@ -285,9 +348,14 @@ class Readers:
         from playhead.sources.text.lines import json_lines
 
         node = json_lines(
-            files, dtypes=dtypes, encoding=encoding, skip_blank=skip_blank, index=index
+            files,
+            dtypes=dtypes,
+            encoding=encoding,
+            skip_blank=skip_blank,
+            index=index,
+            storage_options=storage_options,
         )
-        return cls(replace(node, info=info_here(name)))
+        return cls(leaving_out(node, on_error, name))
 
     @classmethod
     def from_csv(
@@ -302,6 +370,8 @@ class Readers:
         quote_char: str | None = '"',
         encoding: str = "utf-8",
         index: str | os.PathLike[str] | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+        on_error: OnError = "raise",
         name: str | None = None,
     ) -> Self:
         r"""The rows of CSV files as dicts of columns, parsed by pyarrow. Seekable.
@@ -309,7 +379,9 @@ class Readers:
         Types are pyarrow's guess from the first megabyte, unless `dtypes` names a column's. An empty
         cell is NaN in a column of floats, "" in one of text, and elsewhere an error unless `fill` says
         what stands for it. columns: which to read. column_names: for files without a header.
-        quote_char=None: quotes mean nothing. Files and index as in `from_lines`.
+        quote_char=None: quotes mean nothing. Files, URLs and index as in `from_lines`.
+        on_error: "skip" leaves out rows that cannot be read as these types, and makes a stream; the position
+        counts them, and `ignored` lists them.
 
         Needs `playhead[arrow]`. Raises `MissingSource`, `CorruptRecord` (file, byte) for quotes that do
         not stand as RFC 4180 has them, `PipelineError` for files of different columns; when read,
@@ -334,8 +406,9 @@ class Readers:
             quote_char=quote_char,
             encoding=encoding,
             index=index,
+            storage_options=storage_options,
         )
-        return cls(replace(node, info=info_here(name)))
+        return cls(leaving_out(node, on_error, name))
 
     @classmethod
     def from_parquet(
@@ -346,6 +419,8 @@ class Readers:
         dtypes: Mapping[str, Any] | None = None,
         fill: Mapping[str, Any] | None = None,
         cache_bytes: int = 256 << 20,
+        storage_options: Mapping[str, Any] | None = None,
+        on_error: OnError = "raise",
         name: str | None = None,
     ) -> Self:
         """The rows of Parquet files as dicts of columns. Seekable; row groups are read whole.
@@ -355,6 +430,11 @@ class Readers:
         binary bytes, a list an array, a struct a dict. A null is NaN in a column of floats, NaT in one of
         dates, and elsewhere an error unless `fill` says what stands for it. dtypes: other types for columns.
         Both name a field of a struct behind a dot ("image.path").
+
+        files: paths, patterns and URLs as in `from_tfrecords`, with `storage_options` for these. Of remote
+        files the footers are read, then the columns' parts of the row groups that are wanted.
+        on_error: "skip" leaves out rows that cannot be read as these types, and all rows of a row group that is
+        damaged, and makes a stream; the position counts them, and `ignored` lists them.
 
         Needs `playhead[arrow]`. Raises `MissingSource`, `CorruptRecord`, `PipelineError` for types that no
         array holds; when read, `UnparsableRecord` (file, row, column), `SourceChanged`.
@@ -368,8 +448,15 @@ class Readers:
         """
         from playhead.sources.arrow.parquet import parquet
 
-        node = parquet(files, columns=columns, dtypes=dtypes, fill=fill, cache_bytes=cache_bytes)
-        return cls(replace(node, info=info_here(name)))
+        node = parquet(
+            files,
+            columns=columns,
+            dtypes=dtypes,
+            fill=fill,
+            cache_bytes=cache_bytes,
+            storage_options=storage_options,
+        )
+        return cls(leaving_out(node, on_error, name))
 
     @classmethod
     def from_frame(
@@ -406,6 +493,7 @@ class Readers:
         stride: int | None = None,
         targets: bool = False,
         documents: Literal["files"] | Sequence[int] | np.ndarray[Any, Any] | None = None,
+        storage_options: Mapping[str, Any] | None = None,
         name: str | None = None,
     ) -> Self:
         """Windows of `length` tokens over files of tokens: raw numbers of `dtype`, or `.npy`. Seekable.
@@ -413,8 +501,8 @@ class Readers:
         With `targets` an element is (window, the window one token further). Windows begin `stride` tokens
         apart (`length` unless told). They run over the borders of files, one after the other, unless
         `documents` is "files", or the ascending numbers of the tokens where documents begin: then each
-        lies in one of these, and what is left over at its end is in no window. Files are mapped into
-        memory and cost nothing to open.
+        lies in one of these, and what is left over at its end is in no window. Local files are mapped into
+        memory and cost nothing to open; files and URLs as in `from_lines`.
 
         Raises `MissingSource`, `CorruptRecord` for a size that is no whole number of tokens,
         `PipelineError`; when read, `SourceChanged`.
@@ -429,7 +517,13 @@ class Readers:
         from playhead.sources.tokens import tokens
 
         node = tokens(
-            files, dtype, length=length, stride=stride, targets=targets, documents=documents
+            files,
+            dtype,
+            length=length,
+            stride=stride,
+            targets=targets,
+            documents=documents,
+            storage_options=storage_options,
         )
         return cls(replace(node, info=info_here(name)))
 
@@ -445,12 +539,15 @@ class Readers:
         on_gap: Literal["error", "accept"] = "error",
         patience: float = 60.0,
         config: Mapping[str, Any] | None = None,
+        fields: Sequence[str] = ("key", "value", "timestamp", "topic", "partition", "offset"),
         name: str | None = None,
     ) -> Self:
         """The messages of Kafka topics. A stream; offsets live in the position, and none is committed.
 
-        An element is a dict: `key` and `value` (bytes, or None), `timestamp` (int64, milliseconds since
-        1970), `topic` (str), `partition` (int32) and `offset` (int64).
+        An element is a dict of `fields`: `key` and `value` (bytes, or None), `timestamp` (int64, milliseconds
+        since 1970), `topic` (str), `partition` (int32), `offset` (int64); where asked for also `headers`
+        (object array (n, 2) of names and values: `dict(headers)`, or a loop over pairs) and `timestamp_type`
+        (int32, as confluent-kafka numbers them: 1 when it was made, 2 when the broker took it).
 
         start, until: where each partition begins and ends. "beginning" and "end", a dict of offsets by
         (topic, partition) or, of one topic, by partition, or a time (a datetime with its zone, or
@@ -482,6 +579,7 @@ class Readers:
             on_gap=on_gap,
             patience=patience,
             config=config,
+            fields=fields,
         )
         return cls(replace(node, info=info_here(name)))
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from playhead import write_tfrecords
+from playhead import Dataset, write_tfrecords
 from playhead.cli.group import playhead
 from playhead.sources.files.keeping import DIRECTORY
 from playhead.sources.tfrecord import building
@@ -111,3 +111,18 @@ def test_two_at_once_do_no_harm(tmp_path):
     assert kept == [index_file(path) for path in paths]
     for path in paths:
         assert decode(index_file(path).read_bytes(), path) is not None
+
+
+def test_indexes_of_urls_are_found_by_the_dataset_that_names_their_directory(tmp_path, monkeypatch):
+    fsspec = pytest.importorskip("fsspec")
+    url = f"memory://{tmp_path.name}"
+    for path in shards(tmp_path):
+        fsspec.filesystem("memory").pipe_file(
+            f"/{tmp_path.name}/{Path(path).name}", Path(path).read_bytes()
+        )
+    said = index(f"{url}/train-*", "--index", tmp_path / "run")
+    assert said.exit_code == 0 and "indexed 3 files: 300 records" in said.stdout
+    assert len(list((tmp_path / "run").iterdir())) == 3
+    assert "3 had an index" in index(f"{url}/train-*", "--index", tmp_path / "run").stdout
+    monkeypatch.setattr(building, "build", None)  # nothing is left to build
+    assert len(Dataset.from_tfrecords(f"{url}/train-*", index=tmp_path / "run")) == 300

@@ -99,6 +99,24 @@ def test_the_json_of_a_position_has_the_documented_keys(position_file: Path) -> 
     assert all(key in text for key in said)
 
 
+def test_what_was_left_out_is_counted(tmp_path: Path) -> None:
+    def fails(x: Any) -> Any:
+        if x % 4 == 0:
+            raise ValueError
+        return x
+
+    def kept() -> ph.Dataset:
+        return ph.Dataset.range(30).map(fails).ignore_errors()
+
+    mixed = ph.Dataset.zip(kept().batch(3), kept().map(lambda x: x + 1).ignore_errors())
+    it = mixed.iterator()
+    next(it)
+    next(it)  # of the first 1 2 3 5 6 7, of the second 1 2, and 2 + 1 + 0 before these
+    it.position.save(tmp_path / "p.json")
+    assert json.loads(inspect(tmp_path / "p.json", "--json").output)["ignored"] == 3
+    assert "3 elements of this pass" in inspect(tmp_path / "p.json").output
+
+
 def test_a_run_is_said_by_its_directory_and_by_one_checkpoint_in_it(tmp_path: Path) -> None:
     save_run(tmp_path / "run", step=30, step_in_epoch=5)
     newest = save_run(tmp_path / "run")

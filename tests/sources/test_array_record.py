@@ -15,7 +15,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from playhead import Dataset, FixedLenFeature
-from playhead.errors import CorruptRecord, MissingSource, SourceChanged, UnparsableRecord
+from playhead.errors import (
+    CorruptRecord,
+    MissingSource,
+    SourceChanged,
+    SourceError,
+    UnparsableRecord,
+)
 from playhead.testing import assert_resumes_exactly
 
 module = pytest.importorskip("array_record.python.array_record_module")
@@ -124,6 +130,15 @@ def test_what_is_no_whole_file_is_told(tmp_path):
         Dataset.from_array_records(tmp_path / "nothing")
     with pytest.raises(MissingSource, match=r"\*\.array_record"):
         Dataset.from_array_records(tmp_path)
+
+
+def test_a_url_is_refused_with_what_to_do_instead(tmp_path):
+    path = write(tmp_path / "a", records(3))
+    with pytest.raises(SourceError, match="local ones only") as caught:
+        Dataset.from_array_records([path, "gs://bucket/train/*.array_record"])
+    assert caught.value.file == "gs://bucket/train/*.array_record"
+    assert "mount" in caught.value.help and "copy" in caught.value.help
+    assert list(Dataset.from_array_records(f"file://{path}")) == records(3)
 
 
 def test_a_file_written_or_cut_during_the_run_is_noticed(tmp_path):

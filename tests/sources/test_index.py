@@ -14,7 +14,7 @@ import pytest
 
 from playhead import kernels, reference
 from playhead.errors import CorruptRecord, MissingSource, SourceChanged
-from playhead.sources.files import keeping
+from playhead.sources.files import keeping, telling
 from playhead.sources.files.keeping import DIRECTORY
 from playhead.sources.tfrecord import building
 from playhead.sources.tfrecord.building import build, load_or_build
@@ -242,10 +242,11 @@ def test_impossible_offsets_are_refused_even_with_a_valid_checksum(tmp_path, edg
     assert decode(encode(forged), path) is None
 
 
-def test_an_index_of_a_newer_layout_is_not_read(tmp_path):
+@pytest.mark.parametrize("version", [1, 3])
+def test_an_index_of_another_layout_is_not_read(tmp_path, version):
     path = write(tmp_path / "a")
     blob = bytearray(encode(build(path)))
-    blob[8] = 2
+    blob[8] = version
     blob[-4:] = struct.pack("<I", kernels.crc32c(bytes(blob[:-4])))
     assert decode(bytes(blob), path) is None
 
@@ -255,7 +256,7 @@ def test_the_layout_is_the_documented_one(tmp_path):
     load_or_build([path])
     blob, status = index_file(path).read_bytes(), os.stat(path)
     assert blob[:8] == b"PLAYHIDX"
-    assert struct.unpack_from("<IIQqQ", blob, 8) == (1, 1, 56, status.st_mtime_ns, 3)
+    assert struct.unpack_from("<IIQqQ", blob, 8) == (2, 1, 56, status.st_mtime_ns, 3)
     assert struct.unpack_from("<4q", blob, 56) == (0, 19, 35, 56)
     data = Path(path).read_bytes()
     stored = [data[15:19], data[31:35], data[52:56]]
@@ -407,7 +408,7 @@ def test_a_file_that_is_written_while_it_is_indexed_is_refused(tmp_path):
 def test_a_long_scan_in_front_of_somebody_shows_a_bar(tmp_path, monkeypatch, capfd):
     pytest.importorskip("rich")
     path = write(tmp_path / "a")
-    monkeypatch.setattr(keeping, "_LONG", 0)
+    monkeypatch.setattr(telling, "_BAR", 0)
     load_or_build([path])
     assert capfd.readouterr().err == ""
     os.utime(path, ns=(0, 1))

@@ -278,3 +278,20 @@ def test_files_that_differ_in_a_columns_type_are_read_in_the_dtype_that_is_named
     with pytest.raises(UnparsableRecord) as caught:
         whole.batch(4)[0]
     assert (Path(caught.value.file).name, caught.value.record) == ("b.parquet", 0)
+
+
+def test_a_file_that_is_replaced_just_before_it_is_opened_is_not_taken_for_the_one_it_was(
+    tmp_path, monkeypatch
+):
+    path, other = write(tmp_path / "a", rows(8)), write(tmp_path / "b", rows(8, start=100))
+    ds = Dataset.from_parquet(path, columns=["x"])
+    real = pq.ParquetFile
+
+    def late(source, **options):
+        os.replace(other, path)
+        return real(source, **options)
+
+    monkeypatch.setattr(pq, "ParquetFile", late)
+    with pytest.raises(SourceChanged) as caught:
+        ds[0]
+    assert caught.value.file == path

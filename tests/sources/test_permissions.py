@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import gzip
 import io
 import os
 import tarfile
@@ -11,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from playhead import Dataset
+from playhead import Dataset, write_tfrecords
 from playhead.errors import MissingSource
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "geteuid"), reason="needs POSIX users")
@@ -52,12 +54,32 @@ def array_record(path):
     writer.close()
 
 
+def tfrecord(path):
+    write_tfrecords([b"x"], path)
+
+
+def parquet(path):
+    arrow = pytest.importorskip("pyarrow")
+    pytest.importorskip("pyarrow.parquet").write_table(arrow.table({"x": [1]}), path)
+
+
+def text(path):
+    path.write_bytes(b"1\n2\n")
+
+
 @pytest.mark.parametrize(
     ("name", "write", "read"),
     [
+        ("a", parquet, Dataset.from_parquet),
         ("a.tar", tar, Dataset.from_tar),
         ("a.tar.gz", lambda path: tar(path, "w:gz"), Dataset.from_tar),
         ("a", array_record, Dataset.from_array_records),
+        ("a", tfrecord, Dataset.from_tfrecords),
+        ("a", tfrecord, functools.partial(Dataset.from_tfrecords, compression_type="")),
+        ("a.txt", text, Dataset.from_lines),
+        ("a.txt.gz", lambda path: path.write_bytes(gzip.compress(b"1\n")), Dataset.from_lines),
+        ("a.jsonl", text, Dataset.from_json_lines),
+        ("a.csv", text, Dataset.from_csv),
     ],
 )
 def test_a_file_that_may_not_be_read_is_named(folder, name, write, read):

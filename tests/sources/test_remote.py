@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-import http.server
 import pickle
 import re
-import threading
-import time
-import uuid
-from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +18,7 @@ from playhead.errors import (
     SourceChanged,
     SourceError,
 )
-from playhead.sources.files import blocks, remote
+from playhead.sources.files import blocks, remote, telling
 from playhead.sources.files.remote import coalesced
 from playhead.sources.tfrecord import building
 from playhead.sources.tfrecord.records import tfrecords
@@ -32,114 +26,9 @@ from playhead.testing import assert_resumes_exactly
 
 fsspec = pytest.importorskip("fsspec")
 
+pytestmark = pytest.mark.usefixtures("cache")
+
 RECORDS = [b"%d" % k * (k % 9) for k in range(300)]
-
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path_factory, monkeypatch):
-    directory = tmp_path_factory.mktemp("cache")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(directory))
-    monkeypatch.setattr(remote, "_FIRST_WAIT", 0.001)
-    return directory / "playhead" / "index"
-
-
-@pytest.fixture
-def memory():
-    system = fsspec.filesystem("memory")
-    yield system
-    system.store.clear()
-    system.pseudo_dirs[:] = [""]
-
-
-@dataclass
-class Site:
-    """What a web server holds, how it behaves, and what it was asked for."""
-
-    files: dict[str, bytes] = field(default_factory=dict)
-    version: Counter = field(default_factory=Counter)
-    etags: bool = True
-    latency: float = 0.0
-    ranges: bool = True
-    failures: int = 0
-    asked: list[tuple[str, str, str | None]] = field(default_factory=list)
-    now: int = 0
-    most: int = 0
-    lock: threading.Lock = field(default_factory=threading.Lock)
-    url: str = ""
-
-    def gets(self):
-        """The ranges that were asked for since the last call."""
-        with self.lock:
-            found = [(path, what) for method, path, what in self.asked if method == "GET"]
-            self.asked.clear()
-        return found
-
-
-@pytest.fixture
-def site():
-    pytest.importorskip("aiohttp")
-    served = Site()
-
-    class Handler(http.server.BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def do_GET(self):
-            asked = self.headers.get("Range")
-            with served.lock:
-                served.asked.append((self.command, self.path, asked))
-                served.now += 1
-                served.most = max(served.most, served.now)
-                failing = served.failures > 0 and asked is not None
-                served.failures -= failing
-            time.sleep(served.latency)
-            try:
-                self.answer(asked, failing)
-            finally:
-                with served.lock:
-                    served.now -= 1
-
-        do_HEAD = do_GET
-
-        def answer(self, asked, failing):
-            name = self.path[1:]
-            if name.startswith("moved/"):
-                return self.reply(302, b"", {"Location": f"/{name[6:]}"})
-            if failing:
-                return self.reply(503, b"busy", {})
-            if name not in served.files:
-                return self.reply(404, b"", {})
-            data, headers = served.files[name], {}
-            if served.etags:
-                headers["ETag"] = f'"{served.version[name]}"'
-            if asked is None or not served.ranges:
-                return self.reply(200, data, headers)
-            start, stop = map(int, re.match(r"bytes=(\d+)-(\d+)", asked).groups())
-            if start >= len(data):
-                return self.reply(416, b"", headers)
-            part = data[start : stop + 1]
-            headers["Content-Range"] = f"bytes {start}-{start + len(part) - 1}/{len(data)}"
-            return self.reply(206, part, headers)
-
-        def reply(self, status, body, headers):
-            self.send_response(status)
-            for name, value in {**headers, "Content-Length": str(len(body))}.items():
-                self.send_header(name, value)
-            self.end_headers()
-            if self.command == "GET":
-                self.wfile.write(body)
-
-        def log_message(self, *_):
-            pass
-
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    served.url = f"http://127.0.0.1:{server.server_port}"
-    yield served
-    server.shutdown()
-    thread.join()
-    server.server_close()
 
 
 def written(tmp_path, records=RECORDS, **options):
@@ -153,6 +42,13 @@ def written(tmp_path, records=RECORDS, **options):
 def read(source, index=None):
     index = np.arange(source.cardinality) if index is None else np.array(index, np.int64)
     return source.gather(index).nest.tolist()
+
+
+def indexed(url):
+    """A source that has its index."""
+    source = tfrecords(url)
+    source.indexed.get()
+    return source
 
 
 # --- any store --------------------------------------------------------------------------------------
@@ -221,10 +117,11 @@ def test_damage_is_named_by_url_and_record(tmp_path, memory):
     data = bytearray(written(tmp_path, [b"one", b"two"]))
     memory.pipe("/data/whole", bytes(data))
     source = tfrecords("memory://data/whole", verify="always")
+    assert read(source) == [b"one", b"two"]
     data[19 + 12] ^= 1
     memory.pipe("/data/a", bytes(data))
     with pytest.raises(CorruptRecord) as caught:
-        tfrecords("memory://data/a")
+        len(Dataset.from_tfrecords("memory://data/a"))
     facts = (caught.value.file, caught.value.record, caught.value.offset)
     assert facts == ("memory://data/a", 1, 19)
     memory.store["/data/whole"].seek(0)
@@ -234,13 +131,15 @@ def test_damage_is_named_by_url_and_record(tmp_path, memory):
     assert (caught.value.record, caught.value.reason) == (1, "data")
     memory.pipe("/data/cut", written(tmp_path, [b"one", b"two"])[:-1])
     with pytest.raises(CorruptRecord, match="record 1 at byte 19"):
-        tfrecords("memory://data/cut")
+        len(Dataset.from_tfrecords("memory://data/cut"))
 
 
+@pytest.mark.parametrize("indexed", [False, True])
 @pytest.mark.parametrize("change", ["replaced", "shorter", "gone"])
-def test_a_file_that_changes_while_it_is_in_use_is_found(tmp_path, memory, change):
+def test_a_file_that_changes_while_it_is_in_use_is_found(tmp_path, memory, change, indexed):
     memory.pipe("/data/a", written(tmp_path, [b"one", b"two"]))
     source = tfrecords("memory://data/a")
+    assert not indexed or source.cardinality == 2
     if change == "gone":
         memory.rm("/data/a")
     else:
@@ -321,7 +220,7 @@ def test_neighbours_share_a_request_and_far_records_have_their_own(tmp_path, sit
     monkeypatch.setattr(blocks, "TOUCHES", 1000)
     big = [bytes([k]) * 100_000 for k in range(40)]
     site.files["a"] = written(tmp_path, big)
-    source = tfrecords(f"{site.url}/a")
+    source = indexed(f"{site.url}/a")
     site.gets()
     assert read(source, [3, 5, 4]) == [big[3], big[5], big[4]]
     assert len(site.gets()) == 1
@@ -336,7 +235,7 @@ def test_requests_go_out_together_but_never_too_many(tmp_path, site, monkeypatch
     monkeypatch.setattr(remote, "GAP", 0)
     monkeypatch.setattr(blocks, "TOUCHES", 1000)
     site.files["a"] = written(tmp_path)
-    source = tfrecords(f"{site.url}/a")
+    source = indexed(f"{site.url}/a")
     site.gets()
     site.latency, site.most = 0.02, 0
     index = np.arange(0, 300, 3)
@@ -348,7 +247,7 @@ def test_requests_go_out_together_but_never_too_many(tmp_path, site, monkeypatch
 def test_records_read_one_by_one_in_one_neighbourhood_share_their_block(tmp_path, site):
     big = [bytes([k]) * 10_000 for k in range(250)]
     site.files["a"] = written(tmp_path, big)
-    source = tfrecords(f"{site.url}/a")
+    source = indexed(f"{site.url}/a")
     site.gets()
     near = np.random.default_rng(0).permutation(100)
     for k in near.tolist():
@@ -366,8 +265,8 @@ def test_blocks_are_few_and_what_failed_is_not_kept(tmp_path, site, monkeypatch)
     source = tfrecords(f"{site.url}/a")
     order = np.random.default_rng(0).permutation(300)[:50]
     assert [read(source, [k])[0] for k in order.tolist()] == [RECORDS[k] for k in order]
-    assert len(source.reader.blocks._kept) <= 4
-    source = tfrecords(f"{site.url}/a")
+    assert len(source.reader.spans.blocks._kept) <= 4
+    source = indexed(f"{site.url}/a")
     site.failures = 1000
     with pytest.raises(SourceError, match="503"):
         read(source, [5])
@@ -378,7 +277,7 @@ def test_blocks_are_few_and_what_failed_is_not_kept(tmp_path, site, monkeypatch)
 def test_threads_that_need_one_block_at_once_ask_for_it_once(tmp_path, site, monkeypatch):
     monkeypatch.setattr(blocks, "TOUCHES", 1)
     site.files["a"] = written(tmp_path)
-    source = tfrecords(f"{site.url}/a")
+    source = indexed(f"{site.url}/a")
     site.gets()
     site.latency = 0.05
     with ThreadPoolExecutor(8) as pool:
@@ -389,7 +288,7 @@ def test_threads_that_need_one_block_at_once_ask_for_it_once(tmp_path, site, mon
 
 def test_a_server_that_is_busy_for_a_moment_is_asked_again(tmp_path, site):
     site.files["a"] = written(tmp_path)
-    source = tfrecords(f"{site.url}/a")
+    source = indexed(f"{site.url}/a")
     site.failures = 3
     assert read(source, [5]) == [RECORDS[5]]
     site.failures = 1000
@@ -407,7 +306,7 @@ def test_a_redirect_is_followed_and_a_missing_file_is_missing(tmp_path, site):
 
 def test_a_server_without_ranges_is_told_from_a_damaged_file(tmp_path, site):
     site.files["a"] = written(tmp_path)
-    source = tfrecords(f"{site.url}/a")
+    source = indexed(f"{site.url}/a")
     site.ranges = False
     with pytest.raises(SourceError, match="sends all of it"):
         read(source, [5])
@@ -417,22 +316,32 @@ def test_a_server_without_ranges_is_told_from_a_damaged_file(tmp_path, site):
 def test_a_file_that_was_replaced_or_cut_on_the_server_is_found(tmp_path, site, etags):
     site.etags = etags
     site.files["a"] = written(tmp_path, [b"one", b"two"])
-    source = tfrecords(f"{site.url}/a")
+    source = indexed(f"{site.url}/a")
     site.files["a"] = written(tmp_path, [b"ONE", b"TWO"])
     site.version["a"] += 1
     with pytest.raises(SourceChanged):
         read(source)
     assert read(tfrecords(f"{site.url}/a")) == [b"ONE", b"TWO"]
-    source = tfrecords(f"{site.url}/a")
+    source = indexed(f"{site.url}/a")
     site.files["a"] = site.files["a"][:19]
     with pytest.raises(SourceChanged):
         read(source, [1])
 
 
+def test_where_no_checksum_is_compared_a_replaced_file_is_found_by_its_version(tmp_path, site):
+    site.files["a"] = written(tmp_path, [b"one", b"two"])
+    source = tfrecords(f"{site.url}/a", verify="never")
+    assert source.cardinality == 2
+    site.files["a"] = written(tmp_path, [b"ONE", b"TWO"])
+    site.version["a"] += 1
+    with pytest.raises(SourceChanged):
+        read(source)
+
+
 def test_no_index_is_ever_sent_to_a_web_server(tmp_path, site, cache):
     site.files["a"] = written(tmp_path)
     for _ in range(2):
-        tfrecords(f"{site.url}/a")
+        indexed(f"{site.url}/a")
     assert {method for method, _, _ in site.asked} == {"GET", "HEAD"}
     assert len(list(cache.iterdir())) == 1
 
@@ -453,8 +362,8 @@ def test_ranges_cover_every_part_and_join_only_neighbours(monkeypatch):
 
 
 def test_a_long_scan_says_first_what_it_will_take(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(building, "_LONG", 0)
-    monkeypatch.setattr(building, "_KNOWN", 0)
+    monkeypatch.setattr(telling, "_SAID", 0)
+    monkeypatch.setattr(telling, "_KNOWN", 0)
     paths = write_tfrecords(RECORDS, tmp_path / "a", shards=3)
     tfrecords(paths)
     said = capsys.readouterr().err
@@ -468,30 +377,50 @@ def test_a_long_scan_says_first_what_it_will_take(tmp_path, monkeypatch, capsys)
 # --- an object store --------------------------------------------------------------------------------
 
 
-def test_an_s3_bucket_is_read_indexed_and_watched(tmp_path, built, monkeypatch):
-    pytest.importorskip("s3fs")
-    moto = pytest.importorskip("moto.server")
-    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
-        monkeypatch.setenv(name, "testing")
-    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
-    server = moto.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    try:
-        options = {"endpoint_url": "http://{}:{}".format(*server.get_host_and_port())}
-        system = fsspec.filesystem("s3", **options)
-        bucket = f"bucket-{uuid.uuid4().hex}"  # servers of one process share them
-        system.mkdir(bucket)
-        for k in range(3):
-            system.pipe(f"{bucket}/train-{k}", written(tmp_path, RECORDS[100 * k : 100 * k + 100]))
-        for _ in range(2):
-            source = tfrecords(f"s3://{bucket}/train-*", storage_options=options)
-            assert read(source, [250, 3, 150]) == [RECORDS[k] for k in (250, 3, 150)]
-        assert sorted(built) == [f"s3://{bucket}/train-{k}" for k in range(3)]
-        assert system.exists(f"{bucket}/playhead-index/train-0.index")
-        source = pickle.loads(pickle.dumps(source))
-        system.pipe(f"{bucket}/train-1", written(tmp_path, RECORDS[::-1]))
-        with pytest.raises(SourceChanged) as caught:
-            read(source, [150])
-        assert caught.value.file == f"s3://{bucket}/train-1"
-    finally:
-        server.stop()
+def test_an_s3_bucket_is_read_indexed_and_watched(tmp_path, built, bucket):
+    for k in range(3):
+        data = written(tmp_path, RECORDS[100 * k : 100 * k + 100])
+        bucket.system.pipe(f"{bucket.url}/train-{k}", data)
+    for _ in range(2):
+        source = tfrecords(f"{bucket.url}/train-*", storage_options=bucket.options)
+        assert read(source, [250, 3, 150]) == [RECORDS[k] for k in (250, 3, 150)]
+    assert sorted(built) == [f"{bucket.url}/train-{k}" for k in range(3)]
+    assert bucket.system.exists(f"{bucket.url}/playhead-index/train-0.index")
+    source = pickle.loads(pickle.dumps(source))
+    bucket.system.pipe(f"{bucket.url}/train-1", written(tmp_path, RECORDS[::-1]))
+    with pytest.raises(SourceChanged) as caught:
+        read(source, [150])
+    assert caught.value.file == f"{bucket.url}/train-1"
+
+
+def test_files_of_several_hosts_are_looked_at_anew(memory):
+    """A store that is a host remembers what it said of its files until it is told to forget."""
+
+    class Hosted(fsspec.get_filesystem_class("memory")):
+        protocol = "hosted"
+
+        def __init__(self, host, **options):
+            super().__init__(**options)
+            self.said = {}
+
+        @classmethod
+        def _strip_protocol(cls, path):
+            return "/" + path.partition("://")[2]
+
+        @staticmethod
+        def _get_kwargs_from_urls(url):
+            return {"host": url.split("/")[2]}
+
+        def info(self, path, **options):
+            return self.said.setdefault(path, super().info(path, **options))
+
+        def invalidate_cache(self, path=None):
+            self.said.clear()
+
+    fsspec.register_implementation("hosted", Hosted, clobber=True)
+    urls = ["hosted://one/a", "hosted://two/a", "hosted://two/b"]
+    for size in (3, 4):
+        for url in urls:
+            memory.pipe_file(Hosted._strip_protocol(url), bytes(size))
+        looked = remote.Remote().look_all(urls)
+        assert [(seen.path, seen.size) for seen in looked] == [(url, size) for url in urls]

@@ -19,7 +19,10 @@ from playhead.errors import (
     SourceError,
     UnparsableRecord,
 )
-from playhead.sources.text import dialect
+from playhead.sources.files import opening
+from playhead.sources.files.opening import Opening
+from playhead.sources.text.dialect import Dialect, Rows
+from playhead.sources.text.heads import START, first_rows
 from playhead.testing import assert_resumes_exactly
 
 pa = pytest.importorskip("pyarrow")
@@ -75,7 +78,7 @@ def test_rows_are_those_that_pyarrow_reads_from_the_whole_file(
     expected = read_whole(path)
     assert [(e["a"], e["b"]) for e in expected] == cells
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(dialect, "_STRIDE", stride)
+        patched.setattr(opening, "_BLOCK", stride)
         ds = Dataset.from_csv(path, dtypes={"a": str, "b": str})
     assert list(ds) == expected
     index = draw.draw(st.lists(st.integers(0, len(expected) - 1), max_size=12))
@@ -241,3 +244,14 @@ def test_a_fill_that_is_no_dict_is_refused(tmp_path):
     for wrong in (0, 5, ["x"]):
         with pytest.raises(PipelineError, match="fill is a dict"):
             Dataset.from_csv(path, fill=wrong)
+
+
+@pytest.mark.parametrize("now", ["a,b\n", "a,b\n1,2\n3,4\n", ""])
+def test_a_file_that_grows_or_shrinks_while_its_first_rows_are_read_is_an_error(tmp_path, now):
+    opening = Opening()
+    seen = opening.look([write(tmp_path / "a.csv", "a,b\n1,2\n")])
+    write(tmp_path / "a.csv", now)
+    starts = {file.path: start for file, start in opening.starts(seen, START)}
+    with pytest.raises(SourceChanged) as caught:
+        first_rows(seen, starts, Rows(Dialect(",", '"', "utf8")), opening, headed=False)
+    assert caught.value.file == seen[0].path

@@ -17,6 +17,7 @@ from playhead import (
     write_tfrecords,
 )
 from playhead.errors import PipelineError, UnparsableRecord
+from playhead.plan.block import ArraySpec
 from playhead.sources.tfrecord.sequence_example import SequenceParser
 from playhead.testing import assert_resumes_exactly
 
@@ -104,6 +105,12 @@ RECORDS = {
     ),
     "garbage under another name": lists(entry(b"z", b"\xff\xff"), entry(b"s", steps(ints(1)))),
     "cut short": of(ints(1))[:-1],
+    "a step of something else": of(ints(1), part(9, b"x")),
+    "no values in any step": of(ints(), ints()),
+    "many in a step": of(ints(*range(300)), ints(), ints(7)),
+    "words in steps": of(strings(b"a", b"b\0"), strings(), strings(b"")),
+    "floats in steps": of(floats(1), floats(), floats(2, 3)),
+    "a float cut short": of(floats(1), part(2, part(1, b"abc"))),
 }
 SEQUENCES = [
     FixedLenSequenceFeature((), I64),
@@ -139,6 +146,57 @@ def ours(data, sequence):
 def test_what_tensorflow_reads_or_refuses_is_read_or_refused_alike(name):
     for sequence in SEQUENCES:
         assert ours(RECORDS[name], sequence) == theirs(RECORDS[name], sequence)
+
+
+def ragged(data, feature):
+    try:
+        _, made = tf.io.parse_single_sequence_example(data, None, {"s": feature})
+    except tf.errors.InvalidArgumentError:
+        return None
+    return made["s"].to_list()
+
+
+@pytest.mark.parametrize("name", RECORDS)
+@pytest.mark.parametrize("dtype", [I64, F32, bytes])
+def test_steps_of_any_length_are_the_rows_that_tensorflow_reads(name, dtype):
+    data = RECORDS[name]
+    expected = ragged(data, tf.io.RaggedFeature(TF[dtype]))
+    others = (tf.io.RaggedFeature(TF[dtype]), tf.io.VarLenFeature(TF[dtype]))
+    for feature in (VarLenFeature(dtype), *others):
+        try:
+            ((_, made),) = SequenceParser(None, {"s": feature}).parse([data]).rows()
+        except UnparsableRecord:
+            assert expected is None
+        else:
+            assert [step.tolist() for step in made["s"]] == expected
+            assert made["s"].shape == (len(expected),)
+            assert {step.dtype for step in made["s"]} <= {
+                np.dtype(object if dtype is bytes else dtype)
+            }
+
+
+def test_a_ragged_feature_may_name_the_sequence_otherwise():
+    feature = tf.io.RaggedFeature(tf.int64, value_key="s")
+    data = of(ints(1, 2), ints(3))
+    ((_, made),) = SequenceParser(None, {"steps": feature}).parse([data]).rows()
+    theirs = tf.io.parse_single_sequence_example(data, None, {"steps": feature})[1]
+    assert [step.tolist() for step in made["steps"]] == theirs["steps"].to_list() == [[1, 2], [3]]
+
+
+def test_a_dataset_of_steps_of_any_length_resumes_and_is_made_into_batches(tmp_path):
+    rows = [[[k] * (k % 3), [k]] for k in range(7)]
+    records = [of(*(ints(*step) for step in row)) for row in rows]
+    (path,) = write_tfrecords(records, tmp_path / "a")
+
+    def make():
+        return Dataset.from_tfrecords(path, sequence_features={"s": VarLenFeature(I64)})
+
+    assert make().element_spec == ({}, {"s": ArraySpec((None,), object)})
+    assert [[step.tolist() for step in made["s"]] for _, made in make()] == rows
+    assert_resumes_exactly(lambda: make().shuffle(seed=1), workers=(0, 2))
+    flat = make().map(lambda _, made: np.concatenate(made["s"]))
+    padded = next(iter(flat.padded_batch(7)))
+    assert padded.tolist() == [[*row[0], *row[1], 0, 0][:3] for row in rows]
 
 
 @settings(max_examples=60, deadline=None)
@@ -212,12 +270,15 @@ def test_what_is_asked_for_is_part_of_the_description():
         SequenceParser({"c": FixedLenFeature((), I64)}, {"s": step}).digest,
         SequenceParser(None, {"s": FixedLenSequenceFeature((1,), I64)}).digest,
         SequenceParser(None, {"s": FixedLenSequenceFeature((), I64, allow_missing=True)}).digest,
+        SequenceParser(None, {"s": VarLenFeature(I64)}).digest,
+        SequenceParser(None, {"s": tf.io.RaggedFeature(tf.int64, value_key="t")}).digest,
     }
-    assert len(digests) == 4
+    assert len(digests) == 6
 
 
 def test_other_kinds_of_sequences_are_refused(tmp_path):
-    for feature in (VarLenFeature(I64), FixedLenFeature((), I64), tf.io.RaggedFeature(tf.int64)):
+    lengths = tf.io.RaggedFeature(tf.int64, partitions=[tf.io.RaggedFeature.RowLengths("n")])
+    for feature in (FixedLenFeature((), I64), lengths):
         with pytest.raises(PipelineError, match="'s'"):
             SequenceParser(None, {"s": feature})
     (path,) = write_tfrecords([of()], tmp_path / "a")

@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 import tarfile
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -27,8 +28,11 @@ from playhead.errors import (
     SourceChanged,
     UnparsableRecord,
 )
-from playhead.sources.tar import index as tar_index
+from playhead.sources.files.opening import Opening
+from playhead.sources.tar.building import Members
+from playhead.sources.tar.index import decode, encode
 from playhead.sources.tar.members import split
+from playhead.sources.tar.walked import Forwards
 from playhead.testing import assert_resumes_exactly, difference
 
 
@@ -193,11 +197,18 @@ def test_compressed_files_are_walked_and_resume_in_the_middle_of_a_file(tmp_path
 def test_members_are_never_read_backwards_in_a_compressed_file(tmp_path, monkeypatch):
     members = [(f"{k}.bin", bytes(size)) for k, size in enumerate((0, 1, 512, 1024, 70_000, 512))]
     path = write(tmp_path / "a.tar.gz", members, "w:gz")
-    real, backward = gzip.GzipFile.rewind if hasattr(gzip.GzipFile, "rewind") else None, []
-    monkeypatch.setattr(gzip._GzipReader, "_rewind", lambda self: backward.append(1))
-    assert real is None or callable(real)
+    places = []
+    seek = Forwards.seek
+    monkeypatch.setattr(
+        Forwards, "seek", lambda file, at: places.append((file.tell(), at)) or seek(file, at)
+    )
     found = [len(e["bin"]) for e in Dataset.from_tar(path)]
-    assert found == [0, 1, 512, 1024, 70_000, 512] and not backward
+    assert found == [0, 1, 512, 1024, 70_000, 512]
+    assert places and all(before <= at for before, at in places)
+    file = Forwards(io.BytesIO(b"abc"))
+    file.seek(2)
+    with pytest.raises(io.UnsupportedOperation):
+        file.seek(1)
 
 
 def test_the_usual_extensions_are_decoded(tmp_path):
@@ -454,8 +465,8 @@ def test_the_index_is_kept_and_a_stale_or_damaged_one_is_built_anew(tmp_path, mo
     assert list(Dataset.from_tar(path)) == elements(3)
     kept = tmp_path / "playhead-index" / "a.tar.members"
     built = []
-    real = tar_index.build
-    monkeypatch.setattr(tar_index, "build", lambda *a: built.append(1) or real(*a))
+    real = Members.build
+    monkeypatch.setattr(Members, "build", lambda *a: built.append(1) or real(*a))
     assert list(Dataset.from_tar(path)) == elements(3) and not built
     blob = kept.read_bytes()
     for place in range(0, len(blob), 11):
@@ -539,3 +550,27 @@ def test_json_that_is_no_json_says_so(tmp_path):
     assert Dataset.from_tar(path, decode={"json": lambda data: {"n": len(json.loads(data))}})[0][
         "json"
     ] == {"n": 2}
+
+
+def test_an_archive_of_another_size_than_it_had_is_not_indexed(tmp_path):
+    path, opening = write(tmp_path / "a.tar", samples(30)), Opening()
+    (seen,) = opening.look([path])
+    for count in (1, 60):
+        write(path, samples(count))
+        with pytest.raises(SourceChanged) as caught:
+            Members().build(seen, opening)
+        assert caught.value.file == path
+
+
+def test_an_index_whose_numbers_run_over_is_not_believed(tmp_path):
+    path, opening = write(tmp_path / "a.tar", samples(2)), Opening()
+    shard = Members().build(*opening.look([path]), opening)
+    assert decode(encode(shard), path) is not None
+    for name in ("ends", "firsts"):
+        numbers = getattr(shard, name)
+        forged = np.concatenate([numbers[:1], [2**63 - 1, -(2**63), -1], numbers[-1:]])
+        if name == "firsts":
+            assert (np.diff(forged) > 0).all()  # as int64 has it
+        else:
+            forged = np.concatenate([forged[:-1], np.arange(len(numbers) - 4), numbers[-1:]])
+        assert decode(encode(replace(shard, **{name: forged})), path) is None

@@ -26,6 +26,7 @@ from playhead.errors import (
 from playhead.plan.block import ArraySpec, Columns, Rows
 from playhead.plan.places import Places
 from playhead.sources.files import maps
+from playhead.sources.files.indexed import ready
 from playhead.sources.tfrecord import reading
 from playhead.sources.tfrecord.example import FixedLenFeature, VarLenFeature
 from playhead.sources.tfrecord.records import tfrecords
@@ -307,7 +308,7 @@ def test_a_touched_file_is_still_the_same(tmp_path, verify):
 
 @pytest.mark.parametrize("verify", ["always", "index", "read", "never"])
 def test_a_file_that_grows_while_it_is_read_is_found(tmp_path, monkeypatch, verify):
-    monkeypatch.setattr(reading, "_PATIENCE", 0.0)
+    monkeypatch.setattr(maps, "_PATIENCE", 0.0)
     path = write(tmp_path / "a", [b"one", b"two"])
     source = tfrecords(path, verify=verify)
     assert read(source) == [b"one", b"two"]
@@ -334,7 +335,7 @@ def test_records_behind_four_gibibytes_are_read(tmp_path):
         hole + 16 + len(small),
     ]
     assert read(source, [2, 1]) == [b"last", b"behind"]
-    checked = replace(source, reader=replace(source.reader, verify="always"))
+    checked = replace(source, indexed=ready(replace(source.reader, verify="always")))
     assert read(checked, [1, 2]) == [b"behind", b"last"]
     again = tfrecords(path, verify="never")
     assert again.reader.index.edges.tolist() == source.reader.index.edges.tolist()
@@ -368,7 +369,7 @@ def test_threads_may_read_at_once_with_few_files_open(tmp_path, monkeypatch):
         blocks = list(pool.map(source.gather, orders))
     for order, block in zip(orders, blocks, strict=True):
         assert block.nest.tolist() == [records[k] for k in order]
-    assert len(source.reader.maps._open) <= 2
+    assert len(source.reader.spans.maps._open) <= 2
 
 
 @pytest.mark.parametrize("at_once", [1, 2, 3, 64])
@@ -376,7 +377,7 @@ def test_records_of_more_files_than_are_open_at_once_come_back_in_order(
     tmp_path, monkeypatch, at_once
 ):
     monkeypatch.setattr(maps, "_OPEN_FILES", 2)
-    monkeypatch.setattr(reading, "_FILES_AT_ONCE", at_once)
+    monkeypatch.setattr(reading, "FILES_AT_ONCE", at_once)
     records = examples(range(21))
     paths = [write(tmp_path / str(k), records[3 * k : 3 * k + 3]) for k in range(7)]
     index = np.random.default_rng(0).integers(0, 21, 50)
@@ -396,7 +397,7 @@ def test_records_of_more_files_than_are_open_at_once_come_back_in_order(
 @pytest.mark.parametrize("at_once", [1, 64])
 def test_an_unparsable_record_among_several_files_is_named(tmp_path, monkeypatch, at_once):
     monkeypatch.setattr(maps, "_OPEN_FILES", 2)
-    monkeypatch.setattr(reading, "_FILES_AT_ONCE", at_once)
+    monkeypatch.setattr(reading, "FILES_AT_ONCE", at_once)
     paths = [write(tmp_path / name, examples([1, 2])) for name in "ab"]
     paths.append(write(tmp_path / "c", [*examples([3]), b"\x0a\x05"]))
     source = tfrecords(paths, features={"x": FixedLenFeature((), np.int64)})

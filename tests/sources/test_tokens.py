@@ -119,7 +119,7 @@ def test_more_files_than_may_be_open_are_read(tmp_path, monkeypatch):
     paths = [write(tmp_path / f"{k}", range(4 * k, 4 * k + 4)) for k in range(8)]
     ds = Dataset.from_tokens(paths, np.uint16, length=10, stride=1)
     assert ds.batch(30)[0].tolist() == [list(range(k, k + 10)) for k in range(23)]
-    assert len(ds.node.store._maps._open) <= 2
+    assert len(ds.node.store._spans.maps._open) <= 2
 
 
 def test_a_window_knows_its_file_and_first_token(tmp_path):

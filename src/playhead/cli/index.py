@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -23,8 +22,9 @@ from playhead.cli.words import count, printable, seconds, size
 from playhead.errors import PlayheadError
 from playhead.sources.files.maps import Seen
 from playhead.sources.files.opening import Opening
-from playhead.sources.files.paths import is_remote
-from playhead.sources.tfrecord.building import WORKERS, Shelf
+from playhead.sources.files.shelf import WORKERS, Shelf
+from playhead.sources.tfrecord.building import Records
+from playhead.sources.tfrecord.index import FileIndex
 from playhead.sources.tfrecord.inflating import compression_of
 
 
@@ -63,7 +63,7 @@ def command(files: Sequence[str], verify: bool, workers: int, where: str | None)
     """
     console = Console(stderr=True)
     opening = Opening()
-    shelf = Shelf(opening, where if where is None or is_remote(where) else os.path.abspath(where))
+    shelf = Shelf(Records(), opening, where)
     try:
         seen = list(dict.fromkeys(opening.look(opening.expand(files))))
     except PlayheadError as error:
@@ -81,9 +81,11 @@ def command(files: Sequence[str], verify: bool, workers: int, where: str | None)
         raise click.exceptions.Exit(1)
 
 
-def _wanted(shelf: Shelf, files: Sequence[Seen], verify: bool, tally: Tally) -> list[Seen]:
+def _wanted(
+    shelf: Shelf[FileIndex], files: Sequence[Seen], verify: bool, tally: Tally
+) -> list[Seen]:
     """The files to read: those without an index that fits, unless they are compressed."""
-    found = {} if verify else shelf.load(files, check=True)
+    found = {} if verify else shelf.load(files)
     missing = [seen for seen in files if seen.path not in found]
     tally.there = len(files) - len(missing)
     plain = []
@@ -96,13 +98,13 @@ def _wanted(shelf: Shelf, files: Sequence[Seen], verify: bool, tally: Tally) -> 
 
 
 def _build(
-    shelf: Shelf, files: Sequence[Seen], workers: int, tally: Tally, console: Console
+    shelf: Shelf[FileIndex], files: Sequence[Seen], workers: int, tally: Tally, console: Console
 ) -> None:
     with (
         _shown(files, console) as (advance, finished),
         ThreadPoolExecutor(workers, "playhead-index") as pool,
     ):
-        futures = {pool.submit(shelf.add, seen, True, advance): seen for seen in files}
+        futures = {pool.submit(shelf.add, seen, advance): seen for seen in files}
         try:
             for future in as_completed(futures):
                 try:

@@ -25,6 +25,7 @@ from playhead.cli.words import count, percent, printable, seconds, size
 from playhead.errors import CheckpointError, PlayheadError, PositionError
 from playhead.keras import checkpoint
 from playhead.keras.storage import MANIFEST, Local, Place, Storage, at
+from playhead.plan.failing import counted_in
 from playhead.position import Position
 from playhead.printing import HIDDEN
 
@@ -70,6 +71,7 @@ def command(path: str, as_json: bool) -> None:
       step_in_epoch, epoch_length, percent_of_epoch
                         how far that pass is (null where its length is unknown)
       records           records delivered (null where they cannot be counted)
+      ignored           elements that on_error="skip" or ignore_errors left out of this pass
       bytes             {"position": n, "checkpoint": n or null}
       run               what the checkpoint says beyond the data, or null: epoch, epochs,
                         step_in_epoch, steps_in_epoch (Keras' count), finished, learning_rate,
@@ -161,6 +163,7 @@ def said(found: Found) -> dict[str, Any]:
         "epoch_length": position.epoch_length,
         "percent_of_epoch": _percent(position.step_in_epoch, position.epoch_length),
         "records": position.records,
+        "ignored": counted_in(position.cursor),
         "bytes": {
             "position": len(position.to_json().encode()),
             "checkpoint": found.bytes,
@@ -214,6 +217,8 @@ def _lines(found: Found) -> list[tuple[str, str]]:
     lines.append(("data", data))
     if position.records is not None:
         lines.append(("records", count(position.records, "record") + " seen"))
+    if ignored := counted_in(position.cursor):
+        lines.append(("left out", count(ignored, "element") + " of this pass"))
     if position.cursor is not None:
         lines.append(("cursor", json.dumps(position.cursor, separators=(",", ":"))))
     if state is not None:

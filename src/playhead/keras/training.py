@@ -12,6 +12,7 @@ import keras
 from playhead import __version__
 from playhead.dataset import Dataset
 from playhead.errors import CheckpointError, PipelineError, TrainingChanged, TrainingError
+from playhead.indexes import kept_in, settle
 from playhead.iterator import Iterator
 from playhead.keras import architecture, backends, settings, state
 from playhead.keras import callbacks as states
@@ -23,7 +24,7 @@ from playhead.keras.preemption import POLICIES, Watch
 from playhead.keras.run import Keeping, Progress, Run
 from playhead.keras.storage import Place, Storage, at
 from playhead.keras.to_keras import Batches, EachPass, FirstPass
-from playhead.keras.wrapping import wrapped
+from playhead.keras.wrapping import what_of_tensorflow, wrapped
 from playhead.keras.writer import Writer
 from playhead.plan.prefetch import outermost
 
@@ -46,7 +47,8 @@ def fit(
 
     Run the same program again after a kill and it goes on at the step after the newest save, as if nothing
     had happened. A finished run returns its History at once; larger `epochs` continues it. All other arguments
-    are those of `model.fit`.
+    are those of `model.fit`. The indexes of remote files that it reads are kept there, too, and another
+    machine that goes on finds them.
 
     Restored bit for bit: the batches and their order, weights, optimizer, running metrics, History, the seeds
     of Keras' layers, and the states of Keras' callbacks (EarlyStopping, ReduceLROnPlateau, ModelCheckpoint,
@@ -94,11 +96,12 @@ def fit(
     backends.require_usable(model)
     root = at(checkpoint)
     _require_there(root, resume)
-    with root.hold() as alone:
+    with root.hold() as alone, kept_in(str(root)):
         root.sweep(alone=alone)
         found = store.latest(root) if store.saves(root) else None
         if found is None:  # a directory that cannot be written can still hold a finished run
             root.require_writable()
+        settle(ds)
         length = _epoch_length(ds, arguments.steps_per_epoch, model.steps_per_execution)
         now = settings.of(
             model,
@@ -287,14 +290,8 @@ def _require_pair(model: Any, ds: Any) -> None:
         problem = (
             "ds.to_keras(), which is for Keras' own fit: give ds itself, and its place is saved"
         )
-    elif any(kind.__module__.startswith("tensorflow.") for kind in type(ds).__mro__):
-        problem = (
-            "a tf.data.Dataset over Python code, whose place nothing can save. Change the line that reads: "
-            "tf.data.TFRecordDataset(files) becomes playhead.Dataset.from_tfrecords(files), "
-            "tf.data.Dataset.from_tensor_slices(x) becomes playhead.Dataset.from_tensor_slices(x); the "
-            "rest of the chain stays. What only Python can read goes in by "
-            "playhead.Dataset.from_generator(function). Where it is ds.to_tf(), give ds itself"
-        )
+    elif (of_tensorflow := what_of_tensorflow(ds)) is not None:
+        problem = of_tensorflow
     else:
         problem = (
             f"{type(ds).__name__}. Arrays go in by playhead.Dataset.from_tensor_slices((x, y)), files by "
@@ -398,6 +395,7 @@ def _validation(rest: dict[str, Any]) -> FirstPass | None:
     found = rest["validation_data"] = FirstPass(
         given.dataset if isinstance(given, Batches) else given
     )
+    settle(found.dataset)
     if found.dataset.cardinality() == -1 and rest.get("validation_steps") is None:
         raise PipelineError(
             "validation_data has no end, so its first pass has none",

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar
 
 import numpy as np
 
-from playhead.errors import PlayheadWarning
+from playhead.errors import Warned
 from playhead.plan.block import Block, Columns, Rows, leaves
 from playhead.plan.places import Cursor, Index, Places, Record
 
@@ -84,7 +84,7 @@ class Outcome(Generic[Result]):
     cpu: float = 0.0
     nbytes: int = 0
     forms: tuple[str | None, ...] = ()
-    warned: tuple[tuple[str, type[PlayheadWarning]], ...] = ()
+    warned: tuple[Warned, ...] = ()
 
 
 def perform(job: Job[Any, Result], sent: Any) -> Outcome[Result]:

@@ -2,28 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 
-from playhead import errors
+from playhead.errors import IgnoredError, warn
 from playhead.plan.block import Block, Nest, join
 from playhead.plan.compute import Chunk, Compute, Job, attempt
-from playhead.plan.node import UNKNOWN, Piece, as_chunk, pieces
-from playhead.plan.places import Cursor, Index, Record
+from playhead.plan.losses import Lost, Reason, enduring, serious
+from playhead.plan.node import UNKNOWN, Node, Piece, Serial, as_chunk, pieces
+from playhead.plan.places import Cursor, Index, Record, is_count
 from playhead.plan.walking import Walked
 
-# Not about one element: to leave it out would hide that nothing can go on.
-SERIOUS = (
-    errors.ReadAheadError,
-    errors.PipelineError,
-    errors.PositionError,
-    errors.SourceChanged,
-    errors.MissingSource,
-    errors.MessagesGone,
-)
+Tell: TypeAlias = Callable[[IgnoredError], None]
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,43 +47,45 @@ class IgnoreErrors(Walked):
         return {"ignored": 0, "at": self.parent.start(epoch)}
 
     def walk(self, cursor: Cursor, compute: Compute) -> Iterator[Chunk]:
+        return self._kept(cursor, compute, _warn if self.log_warning else None)
+
+    def losses(self, epoch: int) -> Iterator[IgnoredError]:
+        """What it leaves out in a pass of its own, in order. The pass is walked."""
+        found: list[IgnoredError] = []
+        for _ in self._kept(self.start(epoch), Serial(), found.append):
+            yield from found
+            found.clear()
+        yield from found
+
+    def _kept(self, cursor: Cursor, compute: Compute, tell: Tell | None) -> Iterator[Chunk]:
         at, ignored = cursor["at"], cursor["ignored"]
         if self.parent.seekable:
-            yield from self._over_places(at, ignored, compute)
+            yield from self._over_places(at, ignored, compute, tell)
             return
-        while True:
-            try:
-                for chunk in self.parent.open(at, compute):
-                    at = chunk.cursor(len(chunk))
-                    inner = chunk.cursor
-                    yield _counted(
-                        chunk, np.arange(len(chunk)), inner, [ignored] * (len(chunk) + 1)
-                    )
-                return
-            except SERIOUS:
-                raise
-            except Exception as error:
-                behind = self.parent.behind(at)
-                if behind is None:
-                    error.add_note(
-                        f"playhead: ignore_errors cannot go on behind it in {self.parent.op}; "
-                        "put ignore_errors right after the map that fails"
-                    )
-                    raise
-                at, ignored = behind, ignored + 1
-                self._say(str(error), [])
+        for part in enduring(self.parent, at, compute):
+            if isinstance(part, Lost):
+                ignored += 1
+                if tell is not None:
+                    tell(self._said(Reason.of(part.error), part.records))
+            else:
+                count = len(part)
+                yield _counted(part, np.arange(count), part.cursor, [ignored] * (count + 1))
 
-    def _over_places(self, at: Cursor, ignored: int, compute: Compute) -> Iterator[Chunk]:
+    def _over_places(
+        self, at: Cursor, ignored: int, compute: Compute, tell: Tell | None
+    ) -> Iterator[Chunk]:
         epoch, index = at
         pace = compute.pace(self)
         found = pieces(
             self.parent, [(epoch, index, self.parent.length_at(epoch))], lambda: pace.size
         )
-        for piece, (block, chosen, said) in attempt(
+        for piece, (block, chosen, failed) in attempt(
             compute, ReadingWhatCanBe(self), found, pace, weight=self.weight
         ):
-            for position, text in said:
-                self._say(text, list(piece.located.slice(position, position + 1).records()))
+            if tell is not None:
+                for position, reason in failed:
+                    located = piece.located.slice(position, position + 1)
+                    tell(self._said(reason, list(located.records())))
             whole = as_chunk(self.parent, piece, block)
             gone = (
                 ignored
@@ -100,42 +95,78 @@ class IgnoreErrors(Walked):
             yield _counted(whole, chosen, whole.cursor, gone.tolist())
             ignored = int(gone[-1])
 
-    def _say(self, text: str, records: list[Record]) -> None:
-        if self.log_warning:
-            made = f", made from {'; '.join(map(str, records[:3]))}" if records else ""
-            name = f" [{self.info.name}]" if self.info.name else ""
-            errors.warn(
-                f"ignore_errors{name} left out an element{made}: {text}", errors.IgnoredError
-            )
+    def _said(self, reason: Reason, records: list[Record]) -> IgnoredError:
+        made = ""
+        if records and reason.file is None:  # else the error names it
+            made = f", made from {'; '.join(map(str, records[:3]))}"
+        name = f" [{self.info.name}]" if self.info.name else ""
+        file, record = reason.file, reason.record
+        if len(records) == 1 and records[0].file is not None:
+            file, record = records[0].file, records[0].record
+        return IgnoredError(
+            f"ignore_errors{name} left out an element{made}: {reason.error}",
+            error=reason.error,
+            file=file,
+            record=record,
+            offset=reason.offset,
+        )
 
 
-class ReadingWhatCanBe(Job[Piece, tuple[Block, Index, list[tuple[int, str]]]]):
+def losses(node: Node, epoch: int) -> Iterator[IgnoredError]:
+    """What each `IgnoreErrors` of a plan leaves out in that pass of its own, one node after the other."""
+    seen: set[int] = set()
+
+    def of(node: Node) -> Iterator[IgnoredError]:
+        if id(node) not in seen:
+            seen.add(id(node))
+            for parent in node.parents:
+                yield from of(parent)
+            if isinstance(node, IgnoreErrors):
+                yield from node.losses(epoch)
+
+    return of(node)
+
+
+def counted_in(cursor: Cursor) -> int:
+    """How many elements a pipeline's cursor says were left out since the pass of each began."""
+    if isinstance(cursor, list):
+        return sum(map(counted_in, cursor))
+    if not isinstance(cursor, dict):
+        return 0
+    own = cursor.get("ignored", 0)
+    return (own if is_count(own) else 0) + counted_in(cursor.get("at"))
+
+
+def _warn(said: IgnoredError) -> None:
+    warn(said, IgnoredError)
+
+
+class ReadingWhatCanBe(Job[Piece, tuple[Block, Index, list[tuple[int, Reason]]]]):
     """The elements that can be read, their positions, and the errors of the others."""
 
     node: IgnoreErrors
 
-    def __call__(self, sent: Piece) -> tuple[Block, Index, list[tuple[int, str]]]:
+    def __call__(self, sent: Piece) -> tuple[Block, Index, list[tuple[int, Reason]]]:
         parent = self.node.parent
         try:
             return parent.read(sent.located), np.arange(len(sent), dtype=np.int64), []
-        except SERIOUS:
-            raise
-        except Exception:
-            pass
+        except Exception as error:
+            if serious(error):
+                raise
         blocks: list[Block] = []
         chosen: list[int] = []
-        said: list[tuple[int, str]] = []
+        failed: list[tuple[int, Reason]] = []
         for k in range(len(sent)):
             try:
                 blocks.append(parent.read(sent.located.slice(k, k + 1)))
                 chosen.append(k)
-            except SERIOUS:
-                raise
             except Exception as error:
-                said.append((k, f"{type(error).__name__}: {error}"))
+                if serious(error):
+                    raise
+                failed.append((k, Reason.of(error)))
         if not blocks:
             blocks.append(parent.read(sent.located.slice(0, 0)))
-        return join(blocks), np.array(chosen, np.int64), said
+        return join(blocks), np.array(chosen, np.int64), failed
 
     def records(self, item: Piece) -> Iterator[Record]:
         return item.located.records()

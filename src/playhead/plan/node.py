@@ -115,6 +115,14 @@ class Node(ABC):
         count = self.cardinality
         return None if count == INFINITE else count
 
+    @cached_property
+    def finite(self) -> bool:
+        """Whether it surely has a last element, told without asking how many there are.
+
+        A source of files may have to read all of them for that.
+        """
+        return bool(self.parents) and all(parent.finite for parent in self.parents)
+
     def length_at(self, epoch: int) -> int | None:
         """Elements in this very epoch: `length`, but for an epoch that was cut anew (by record)."""
         return self.length

@@ -43,7 +43,7 @@ class Shuffle(Node):
                 help="put shuffle before filter and the like, on the source's records; or give "
                 "shuffle(buffer_size=...), which permutes windows of that many elements",
             )
-        if self.buffer_size is None and self.parent.length is None:
+        if self.buffer_size is None and not self.parent.finite and self.parent.length is None:
             raise PipelineError(
                 "shuffle over an endless dataset has no last element to wait for",
                 help="put shuffle before repeat, or give shuffle(buffer_size=...)",
@@ -160,6 +160,10 @@ class Repeat(Node):
 
     count: int | None
     origin: tuple[int, int, int, int] | None = None
+
+    @cached_property
+    def finite(self) -> bool:
+        return self.count is not None and self.parent.finite
 
     @property
     def cardinality(self) -> int:

@@ -13,16 +13,15 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from playhead.errors import CorruptRecord, PipelineError, UnparsableRecord
+from playhead.errors import CorruptRecord, PipelineError, SourceError, UnparsableRecord
 from playhead.plan.block import ArraySpec, Block, Columns, Nest, object_array
 from playhead.plan.lock import Lock
 from playhead.plan.node import Node, Source
 from playhead.plan.places import Index, Record
 from playhead.sources.files.keeping import changed, mapped, require_file, unreadable
 from playhead.sources.files.maps import Seen
-from playhead.sources.files.paths import Paths
-from playhead.sources.text.offsets import sample_of
-from playhead.sources.text.texts import named
+from playhead.sources.files.paths import Paths, expand, is_remote
+from playhead.sources.files.spots import sample_of
 from playhead.sources.tfrecord.example import Feature, Parser
 
 _OPEN_FILES = 256
@@ -219,12 +218,20 @@ def array_records(
 ) -> ArrayRecords:
     """The records of local ArrayRecord files, one file after the other.
 
-    Raises `MissingSource`, `CorruptRecord` for what is no whole ArrayRecord file, `PipelineError` where
-    array-record is missing.
+    Raises `MissingSource`, `CorruptRecord` for what is no whole ArrayRecord file, `SourceError` for a URL,
+    `PipelineError` where array-record is missing.
     """
     _module()
     parser = None if features is None else Parser(features)
-    paths = named(files, "from_array_records", "ArrayRecord file", "*.array_record")
+    paths = expand(files, "from_array_records")
+    for path in paths:
+        if is_remote(path):
+            raise SourceError(
+                f"{path} is remote, and array-record, which reads these files, knows local ones only",
+                help="mount the store as a directory (gcsfuse, Mountpoint for S3), or copy the files first, as "
+                'with fsspec.filesystem("gs").get("bucket/train/", "train/", recursive=True)',
+                file=path,
+            )
     found = {path: _counted(path) for path in dict.fromkeys(paths)}
     return ArrayRecords(Readers(tuple(found[path] for path in paths)), parser)
 

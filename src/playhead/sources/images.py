@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, TypeAlias
 
@@ -14,7 +14,8 @@ from playhead.errors import CorruptRecord, MissingSource, PipelineError
 from playhead.plan.block import ArraySpec, Block, Columns, Nest, Rows, object_array
 from playhead.plan.node import Node, Source
 from playhead.plan.places import Index, Record
-from playhead.sources.files.keeping import changed, require_file, unreadable
+from playhead.sources.files.remote import Remote
+from playhead.sources.folders import Found, folder
 from playhead.sources.tar.extensions import image, require_pillow
 
 EXTENSIONS = (".bmp", ".gif", ".jpeg", ".jpg", ".png")
@@ -50,8 +51,9 @@ class ImageFolder(Source):
         if len(outside):
             raise IndexError(f"file {index[outside[0]]} of {self.cardinality}")
         numbers = index.tolist()
-        files = [self._element(k) for k in numbers]
+        files: list[Any] = self.found.read(numbers)
         if self.decode:
+            files = [self._decoded(k, data) for k, data in zip(numbers, files, strict=True)]
             labels = self.labels
             return Rows(
                 files
@@ -62,10 +64,7 @@ class ImageFolder(Source):
         nest = column if self.labels is None else (column, self.labels[index])
         return Columns(nest, len(files))
 
-    def _element(self, k: int) -> Any:
-        data = self.found.read(k)
-        if not self.decode:
-            return data
+    def _decoded(self, k: int, data: bytes) -> Any:
         try:
             return image(data)
         except PipelineError:
@@ -95,31 +94,6 @@ class ImageFolder(Source):
         return first if self.labels is None else (first, ArraySpec((), np.dtype(np.int32)))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Found:
-    """Files below a directory: their paths from there, with `/` in them, and their sizes (int64[n])."""
-
-    directory: str
-    names: tuple[str, ...]
-    sizes: np.ndarray[Any, np.dtype[np.int64]]
-
-    def path(self, k: int) -> str:
-        return os.path.join(self.directory, *self.names[k].split("/"))
-
-    def read(self, k: int) -> bytes:
-        """A file's bytes. Raises `SourceChanged` where it has another size than it had."""
-        path = self.path(k)
-        try:
-            with open(path, "rb") as file:
-                data = file.read()
-        except OSError as error:
-            require_file(path, "picture", "*.jpg")
-            raise unreadable(path, error) from error
-        if len(data) != self.sizes[k]:
-            raise changed(path, "after it was found")
-        return data
-
-
 def image_folder(
     directory: str | os.PathLike[str],
     *,
@@ -127,86 +101,37 @@ def image_folder(
     class_names: Sequence[str] | None = None,
     extensions: Sequence[str] = EXTENSIONS,
     decode: bool = False,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> ImageFolder:
     """The pictures below `directory`, class by class and by name.
 
     Raises `MissingSource` where there is no directory, or nothing in it; `PipelineError` for class names that
     are not those of the directories, and for labels of another number than there are files.
     """
-    root = os.path.abspath(os.fspath(directory))
-    if not os.path.isdir(root):
-        raise MissingSource(
-            f"no directory {root} (the working directory is {os.getcwd()})",
-            help="check the spelling, and that the data is mounted on this machine",
-            file=root,
-        )
     if decode:
         require_pillow()
     wanted = tuple(e.lower() if e.startswith(".") else f".{e.lower()}" for e in extensions)
-    names: list[str] = []
-    numbers: list[int] = []
-    sizes: list[int] = []
-    classes: tuple[str, ...] = ()
-    below: tuple[str, ...] = ("",)
-    if isinstance(labels, str):
-        if labels != "inferred":
-            raise PipelineError(f'labels is "inferred", a list of numbers or None, not {labels!r}')
-        below = classes = _classes(root, class_names)
-    elif class_names is not None:
+    if isinstance(labels, str) and labels != "inferred":
+        raise PipelineError(f'labels is "inferred", a list of numbers or None, not {labels!r}')
+    if not isinstance(labels, str) and class_names is not None:
         raise PipelineError('class_names orders the directories, which labels="inferred" looks at')
-    for number, name in enumerate(below):
-        for path, size in _files(root, name, wanted):
-            names.append(path)
-            sizes.append(size)
-            numbers.append(number)
-    if not names:
+    there = folder(directory, wanted, Remote(storage_options or {}))
+    classes: tuple[str, ...] = ()
+    given: Sequence[int] | None
+    if isinstance(labels, str):
+        classes = there.in_order(class_names)
+        found, given = there.by_class(classes)
+    else:
+        found, given = there.anywhere(), labels
+    if not found.names:
         raise MissingSource(
-            f"no picture ({', '.join(wanted)}) lies in {root}"
+            f"no picture ({', '.join(wanted)}) lies in {found.directory}"
             + ("/*/" if isinstance(labels, str) else ""),
             help="pictures lie in a directory for each class; labels=None takes them from anywhere below",
-            file=root,
+            file=found.directory,
         )
-    found = Found(root, tuple(names), np.array(sizes, np.int64))
-    given = numbers if isinstance(labels, str) else labels
-    column = None if given is None else _column(given, len(names))
+    column = None if given is None else _column(given, len(found.names))
     return ImageFolder(found, column, classes, decode, _content(found, column))
-
-
-def _classes(root: str, class_names: Sequence[str] | None) -> tuple[str, ...]:
-    there = sorted(entry.name for entry in os.scandir(root) if entry.is_dir())
-    if class_names is None:
-        return tuple(there)
-    if sorted(class_names) != there:
-        missing = sorted(set(class_names) - set(there))
-        more = sorted(set(there) - set(class_names))
-        raise PipelineError(
-            f"class_names are not the directories in {root}: "
-            + "; ".join(
-                f"{what} {', '.join(map(repr, some))}"
-                for what, some in (("no directory", missing), ("not named:", more))
-                if some
-            ),
-            help="name each directory once, in the order of the labels",
-        )
-    return tuple(class_names)
-
-
-def _files(root: str, name: str, wanted: tuple[str, ...]) -> list[tuple[str, int]]:
-    """The files below a directory, in the order of their directories and names, and their sizes."""
-    found: list[tuple[str, int]] = []
-    top = os.path.join(root, name) if name else root
-    walked = os.walk(top, onerror=_raise)
-    for where, _, files in sorted(walked, key=lambda part: part[0]):
-        for file in sorted(files):
-            if file.lower().endswith(wanted):
-                path = os.path.join(where, file)
-                relative = os.path.relpath(path, root).replace(os.sep, "/")
-                found.append((relative, os.stat(path).st_size))
-    return found
-
-
-def _raise(error: OSError) -> None:
-    raise unreadable(str(error.filename), error) from error
 
 
 def _column(labels: Sequence[int], count: int) -> np.ndarray[Any, np.dtype[np.int32]]:
@@ -228,6 +153,7 @@ def _content(found: Found, labels: np.ndarray[Any, Any] | None) -> str:
     if labels is not None:
         digest.update(labels.astype("<i4").tobytes())
     count = len(found.names)
-    for k in np.unique(np.linspace(0, count - 1, min(count, _SAMPLES)).astype(np.int64)).tolist():
-        digest.update(found.read(k))
+    spread = np.unique(np.linspace(0, count - 1, min(count, _SAMPLES)).astype(np.int64))
+    for data in found.read(spread.tolist()):
+        digest.update(data)
     return digest.hexdigest()

@@ -1,10 +1,11 @@
-"""Windows of tokens for language models, over token files that are mapped into memory."""
+"""Windows of tokens for language models, over files of tokens: mapped where local, in ranges where remote."""
 
 from __future__ import annotations
 
 import hashlib
-import os
-from collections.abc import Sequence
+import io
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, TypeAlias
 
@@ -17,14 +18,18 @@ from playhead.plan.node import Node, Source
 from playhead.plan.places import Index, Record
 from playhead.sources.files.keeping import Mapped
 from playhead.sources.files.maps import Maps, Seen
+from playhead.sources.files.opening import Opening
 from playhead.sources.files.paths import Paths
-from playhead.sources.text.texts import named
+from playhead.sources.files.remote import Remote
+from playhead.sources.files.spans import Spans
+from playhead.sources.files.unpacking import SUFFIXES
 
 Documents: TypeAlias = Literal["files"] | Sequence[int] | np.ndarray[Any, Any] | None
 Integers: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
 
 _SPOTS = 64
 _SPOT = 1 << 12
+_HEAD = 1 << 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,10 +78,8 @@ class Tokens(Source):
         if len(outside):
             raise IndexError(f"window {index[outside[0]]} of {self.cardinality}")
         begins = self.tokens_at(index)
-        windows = self.store.windows(begins, self.size)
-        if not self.targets:
-            return Columns(windows, len(index))
-        return Columns((windows, self.store.windows(begins + 1, self.size)), len(index))
+        windows = self.store.windows(begins, self.size, (0, 1) if self.targets else (0,))
+        return Columns(tuple(windows) if self.targets else windows[0], len(index))
 
     def record(self, epoch: int, index: int) -> Record:
         """Its file, and the number there of its first token."""
@@ -104,20 +107,25 @@ class Store:
     """The tokens of several files as one long row. Thread-safe; it can be pickled."""
 
     def __init__(
-        self, files: tuple[TokenFile, ...], samples: tuple[bytes, ...] | None = None
+        self,
+        files: tuple[TokenFile, ...],
+        remote: Remote | None = None,
+        samples: tuple[bytes, ...] | None = None,
     ) -> None:
         self.files = files
-        self.dtype = files[0].dtype.newbyteorder("=")
-        counts = np.array([file.count for file in files], np.int64)
-        self.starts: Integers = np.cumsum(counts) - counts
-        self.count = int(counts.sum())
-        self._maps = Maps(tuple(file.seen for file in files), self._same)
-        self._samples = samples or tuple(
-            self._sample(k, self._maps.get(k)) for k in range(len(files))
-        )
+        self.stored = files[0].dtype
+        self.dtype = self.stored.newbyteorder("=")
+        self.counts: Integers = np.array([file.count for file in files], np.int64)
+        self.starts: Integers = np.cumsum(self.counts) - self.counts
+        self.heads: Integers = np.array([file.start for file in files], np.int64)
+        self.count = int(self.counts.sum())
+        self._remote = remote or Remote()
+        seen = tuple(file.seen for file in files)
+        self._spans = Spans(Maps(seen, self._same), self._remote)
+        self._samples = samples or self._sampled()
 
-    def __reduce__(self) -> tuple[type[Store], tuple[tuple[TokenFile, ...], tuple[bytes, ...]]]:
-        return Store, (self.files, self._samples)
+    def __reduce__(self) -> tuple[type[Store], tuple[Any, ...]]:
+        return Store, (self.files, self._remote, self._samples)
 
     @property
     def content(self) -> str:
@@ -125,42 +133,65 @@ class Store:
         held = [s for s, file in zip(self._samples, self.files, strict=True) if file.count]
         return hashlib.blake2b(b"".join(held), digest_size=16).hexdigest()
 
-    def _sample(self, number: int, buffer: Mapped) -> bytes:
-        """A digest of pages spread over a file; over all files about 64 are looked at."""
-        file = self.files[number]
-        digest = hashlib.blake2b(f"{file.count}{file.dtype.str}".encode(), digest_size=16)
+    def _sampled(self) -> tuple[bytes, ...]:
+        pages = [self._pages(file) for file in self.files]
+        numbers = np.repeat(np.arange(len(pages)), [len(page) for page in pages])
+        starts, stops = np.array([span for page in pages for span in page], np.int64).T
+        # Not through the spans that windows are read by: looking at pages is no reason to keep them.
+        spans = Spans(self._spans.maps, self._remote, watched=False)
+        parts = iter(spans.read(numbers, starts, stops))
+        return tuple(
+            _digest(file, itertools.islice(parts, len(page)))
+            for file, page in zip(self.files, pages, strict=True)
+        )
+
+    def _pages(self, file: TokenFile) -> list[tuple[int, int]]:
+        """The pages of a file by which it is known; over all files about 64 are looked at."""
         spots = max(2, _SPOTS // len(self.files))
-        last = max(file.start, len(buffer) - _SPOT)
-        for place in np.linspace(file.start, last, spots).astype(np.int64).tolist():
-            digest.update(buffer[place : place + _SPOT])
-        return digest.digest()
+        last = max(file.start, file.seen.size - _SPOT)
+        places = np.linspace(file.start, last, spots).astype(np.int64).tolist()
+        return [(place, min(place + _SPOT, file.seen.size)) for place in places]
 
     def _same(self, number: int, buffer: Mapped) -> bool:
-        return self._sample(number, buffer) == self._samples[number]
+        file = self.files[number]
+        parts = (buffer[start:stop] for start, stop in self._pages(file))
+        return _digest(file, parts) == self._samples[number]
 
     def file_of(self, token: int) -> int:
-        return int(np.searchsorted(self.starts, token, side="right")) - 1
+        """The number of the file in which a token lies."""
+        return int(self._file_of(np.array([token], np.int64))[0])
 
-    def windows(self, tokens: Integers, size: int) -> np.ndarray[Any, Any]:
-        """`size` tokens from each of `tokens` on: (n, size)."""
-        out = aligned_empty((len(tokens), size), self.dtype)
-        held: dict[int, np.ndarray[Any, Any]] = {}
-        files = np.searchsorted(self.starts, tokens, side="right") - 1
-        begins = (tokens - self.starts[files]).tolist()
-        for row, (file, begin) in enumerate(zip(files.tolist(), begins, strict=True)):
-            done = 0
-            while done < size:
-                if file not in held:
-                    held[file] = self._tokens(file)
-                part = held[file][begin : begin + size - done]
-                out[row, done : done + len(part)] = part
-                done += len(part)
-                file, begin = file + 1, 0
-        return out
+    def windows(
+        self, tokens: Integers, size: int, shifts: Sequence[int]
+    ) -> list[np.ndarray[Any, Any]]:
+        """For each of `shifts` the `size` tokens that begin so far behind each of `tokens`: (n, size)."""
+        width = size + max(shifts)
+        first, last = self._file_of(tokens), self._file_of(tokens + (width - 1))
+        count = last - first + 1
+        row = np.repeat(np.arange(len(tokens)), count)
+        file = np.arange(len(row)) - np.repeat(np.cumsum(count) - count, count) + first[row]
+        begin = np.maximum(tokens[row], self.starts[file]) - self.starts[file]
+        end = np.minimum(tokens[row] + width - self.starts[file], self.counts[file])
+        each = self.stored.itemsize
+        heads = self.heads[file]
+        parts = self._spans.read(file, heads + begin * each, heads + end * each)
+        wide = np.frombuffer(b"".join(parts), self.stored).reshape(len(tokens), width)
+        made = []
+        for shift in shifts:
+            out = aligned_empty((len(tokens), size), self.dtype)
+            out[...] = wide[:, shift : shift + size]
+            made.append(out)
+        return made
 
-    def _tokens(self, number: int) -> np.ndarray[Any, Any]:
-        file = self.files[number]
-        return np.frombuffer(self._maps.get(number), file.dtype, file.count, file.start)
+    def _file_of(self, tokens: Integers) -> Integers:
+        return np.searchsorted(self.starts, tokens, side="right") - 1
+
+
+def _digest(file: TokenFile, parts: Iterable[bytes]) -> bytes:
+    digest = hashlib.blake2b(f"{file.count}{file.dtype.str}".encode(), digest_size=16)
+    for part in parts:
+        digest.update(part)
+    return digest.digest()
 
 
 def tokens(
@@ -171,34 +202,37 @@ def tokens(
     stride: int | None = None,
     targets: bool = False,
     documents: Documents = None,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> Tokens:
     """Windows over raw token files of `dtype`, or one-dimensional `.npy` files, as one long row.
 
     documents: None: windows run on over the borders of files; "files": each file is a document; else the
     ascending numbers of the tokens where documents begin. A window lies in one document; what is left over
-    at a document's end is in none. Raises `MissingSource`, `CorruptRecord` for a size that is no multiple
-    of the dtype's, `PipelineError` for what makes no windows.
+    at a document's end is in none. Raises `MissingSource`, `SourceError`, `CorruptRecord` for a size that is
+    no multiple of the dtype's, `PipelineError` for what makes no windows.
     """
     for name, number in (("length", length), ("stride", length if stride is None else stride)):
         whole = isinstance(number, int | np.integer) and not isinstance(number, bool)
         if not whole or number < 1:
             raise PipelineError(f"from_tokens({name}={number!r}): a whole number, at least 1")
-    paths = named(files, "from_tokens", "token file", "*.bin")
-    for path in paths:
-        if path.endswith((".gz", ".bz2", ".xz", ".zst", ".npz")):
+    opening = Opening(Remote(storage_options or {}))
+    named = opening.find(files, "from_tokens", "token file", "*.bin")
+    for seen in named:
+        if seen.path.partition("?")[0].endswith((*SUFFIXES, ".npz")):
             raise SourceError(
-                f"{path} is compressed, and from_tokens maps files into memory",
+                f"{seen.path} is compressed, and from_tokens reads tokens where they lie",
                 help="decompress it",
-                file=path,
+                file=seen.path,
             )
-    found = tuple(_token_file(path, _numbers(dtype)) for path in paths)
+    heads = dict(opening.starts([seen for seen in dict.fromkeys(named) if _is_npy(seen)], _HEAD))
+    found = tuple(_token_file(seen, _numbers(dtype), heads.get(seen)) for seen in named)
     odd = next((f for f in found if f.dtype != found[0].dtype), None)
     if odd is not None:
         raise PipelineError(
             f"{odd.seen.path} holds {odd.dtype}, and {found[0].seen.path} {found[0].dtype}",
             help="write all files in one dtype",
         )
-    store = Store(found)
+    store = Store(found, opening.remote)
     width = length + 1 if targets else length
     edges = _edges(documents, store)
     step = length if stride is None else stride
@@ -216,12 +250,14 @@ def _numbers(dtype: Any) -> np.dtype[Any]:
     return found
 
 
-def _token_file(path: str, dtype: np.dtype[Any]) -> TokenFile:
-    status = os.stat(path)
-    seen = Seen(path, status.st_size, status.st_mtime_ns)
-    start, size = 0, status.st_size
-    if path.endswith(".npy"):
-        start, shape, stored = _npy(path)
+def _is_npy(seen: Seen) -> bool:
+    return seen.path.partition("?")[0].endswith(".npy")
+
+
+def _token_file(seen: Seen, dtype: np.dtype[Any], head: bytes | None) -> TokenFile:
+    path, size = seen.path, seen.size
+    if head is not None:
+        start, shape, stored = _npy(path, head)
         if len(shape) != 1 or stored != dtype:
             raise PipelineError(
                 f"{path} holds {stored} of shape {shape}, and from_tokens was told {dtype} in one row",
@@ -229,26 +265,26 @@ def _token_file(path: str, dtype: np.dtype[Any]) -> TokenFile:
                 if len(shape) == 1
                 else "from_tensor_slices(np.load(path, mmap_mode='r')) reads the rows of a table",
             )
-        size -= start
-        if size < shape[0] * dtype.itemsize:
+        if size - start < shape[0] * dtype.itemsize:
             raise _cut_short(path, f"it ends before the {shape[0]} tokens that its head names")
         return TokenFile(seen, start, shape[0], dtype)
     if size % dtype.itemsize:
         raise _cut_short(path, f"its {size} bytes are no whole number of {dtype} tokens")
-    return TokenFile(seen, start, size // dtype.itemsize, dtype)
+    return TokenFile(seen, 0, size // dtype.itemsize, dtype)
 
 
-def _npy(path: str) -> tuple[int, tuple[int, ...], np.dtype[Any]]:
-    with open(path, "rb") as file:
-        try:
-            version = np.lib.format.read_magic(file)
-            read = {(1, 0): np.lib.format.read_array_header_1_0}.get(
-                version, np.lib.format.read_array_header_2_0
-            )
-            shape, _, dtype = read(file)
-        except (ValueError, EOFError) as error:
-            raise _cut_short(path, f"not a .npy file: {error}") from None
-        return file.tell(), shape, dtype
+def _npy(path: str, head: bytes) -> tuple[int, tuple[int, ...], np.dtype[Any]]:
+    """Where the numbers begin in a `.npy` file that begins so, their shape and dtype."""
+    file = io.BytesIO(head)
+    try:
+        version = np.lib.format.read_magic(file)
+        read = {(1, 0): np.lib.format.read_array_header_1_0}.get(
+            version, np.lib.format.read_array_header_2_0
+        )
+        shape, _, dtype = read(file)
+    except (ValueError, EOFError) as error:
+        raise _cut_short(path, f"not a .npy file: {error}") from None
+    return file.tell(), shape, dtype
 
 
 def _cut_short(path: str, what: str) -> CorruptRecord:

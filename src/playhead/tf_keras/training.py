@@ -12,6 +12,7 @@ import tf_keras
 from playhead import __version__
 from playhead.dataset import Dataset
 from playhead.errors import CheckpointError
+from playhead.indexes import kept_in, settle
 from playhead.keras import checkpoint as store
 from playhead.keras.cadence import Cadence
 from playhead.keras.storage import Storage, at
@@ -80,14 +81,16 @@ def fit(
             f"save_every={save_every!r}: clocks differ, and several workers have to save at the same step; "
             'say 500 (steps) or "1 epoch"'
         )
-    length = feed.epoch_length(ds, arguments.steps_per_epoch)
-    now = settings.of(model, steps_per_epoch=length, class_weight=arguments.class_weight)
     root = at(checkpoint)
     writes = replicas.worker == 0
-    with root.hold() if writes else contextlib.nullcontext(False) as alone:
+    held_alone = root.hold() if writes else contextlib.nullcontext(False)
+    with held_alone as alone, kept_in(str(root)):
         if writes:
             root.sweep(alone=alone)
         saved = _found(root, resume)
+        settle(ds)
+        length = feed.epoch_length(ds, arguments.steps_per_epoch)
+        now = settings.of(model, steps_per_epoch=length, class_weight=arguments.class_weight)
         progress = Progress(length)
         data = DatasetFn(ds if outermost(ds.node) else ds.prefetch(), progress, None)
         if saved is not None:
@@ -118,6 +121,7 @@ def fit(
         _say(arguments, replicas, f"{verb} {root}/ at {at_} (step {progress.step} of the run)")
         validated = arguments.rest.get("validation_data")
         if isinstance(validated, Dataset):
+            settle(validated)
             arguments.rest["validation_data"] = feed.validation(validated)
         with contextlib.ExitStack() as held:
             writer = held.enter_context(Writer(root.beat, where=str(root))) if writes else None

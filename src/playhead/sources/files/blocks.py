@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import time
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
 from typing import TypeAlias
 
 from playhead.plan.lock import Lock
+from playhead.sources.files.keeping import changed
 from playhead.sources.files.maps import Seen
 from playhead.sources.files.remote import Remote
 
@@ -16,6 +18,7 @@ BLOCK = 1 << 20
 KEPT = 64
 # How often a block is touched, among the last KEPT ones, before it is read whole.
 TOUCHES = 3
+PATIENCE = 1.0
 
 Key: TypeAlias = tuple[Seen, int]
 Part: TypeAlias = tuple[Seen, int, int]
@@ -24,12 +27,17 @@ Part: TypeAlias = tuple[Seen, int, int]
 class Blocks:
     """Parts of remote files. Thread-safe; holds `KEPT` blocks of 1 MiB at most.
 
-    A shuffle in windows reads few records at a time, near each other: their block is read once. A
-    shuffle over everything comes back to a block too late for that, and reads records alone.
+    A shuffle in windows reads few records at a time, near each other: their block is read once, as are
+    all blocks of files that fit among those that are kept. A shuffle over more comes back to a block too
+    late for that, and reads records alone.
+
+    With `watched` the version of a file is asked for behind what was read of it, at most once in `PATIENCE`
+    seconds: what came since it was asked for last is given out, and looked after when it is wanted again.
     """
 
-    def __init__(self, remote: Remote) -> None:
+    def __init__(self, remote: Remote, watched: bool = True) -> None:
         self.remote = remote
+        self.watched = watched
         self._lock = Lock()
         self._begin()
 
@@ -37,9 +45,14 @@ class Blocks:
         self._owner = os.getpid()
         self._kept: OrderedDict[Key, Future[bytes]] = OrderedDict()
         self._touched: OrderedDict[Key, int] = OrderedDict()
+        self._looked: dict[Seen, float] = {}
+        self._unsure: set[Seen] = set()  # of these bytes came since they were looked at
 
     def read_all(self, parts: Sequence[Part]) -> list[bytes]:
-        """Several parts of files, at once. Raises what `Remote.read` raises."""
+        """Several parts of files, at once.
+
+        Raises what `Remote.read` raises, and `SourceChanged` for a file that was found to be another.
+        """
         alone: list[int] = []
         blocks: dict[int, list[Future[bytes]]] = {}
         missing: list[tuple[Key, Future[bytes]]] = []
@@ -49,12 +62,12 @@ class Blocks:
             for position, part in enumerate(parts):
                 keys = _blocks_of(part)
                 worth = [self._worth(key) for key in keys]
-                # A part of several blocks was put together from neighbours already.
-                if len(keys) > 2 or not all(worth):
+                if not all(worth):
                     alone.append(position)
                 else:
                     blocks[position] = [self._block(key, missing) for key in keys]
-        found = self._fetch(missing, [parts[position] for position in alone])
+        files = {seen for seen, _, _ in parts}
+        found = self._fetch(missing, [parts[position] for position in alone], files)
         made = dict(zip(alone, found, strict=True))
         for position, held in blocks.items():
             _, start, stop = parts[position]
@@ -82,11 +95,20 @@ class Blocks:
         self._kept.move_to_end(key)
         return held
 
-    def _fetch(self, missing: list[tuple[Key, Future[bytes]]], alone: list[Part]) -> list[bytes]:
-        """Read the blocks, for whoever waits for them, and the parts that stand alone: these come back."""
+    def _fetch(
+        self, missing: list[tuple[Key, Future[bytes]]], alone: list[Part], files: set[Seen]
+    ) -> list[bytes]:
+        """Read the blocks, for whoever waits for them, and the parts that stand alone: these come back.
+
+        Then look at those `files`, whether read now or kept, that may have been others when they were read.
+        """
         wanted = [_whole(key) for key, _ in missing] + alone
         try:
             read = self.remote.read_all(wanted) if wanted else []
+            if self.watched:
+                with self._lock:
+                    self._unsure.update(seen for seen, _, _ in wanted)
+                self._look(files)
         except BaseException as error:
             with self._lock:
                 for key, held in missing:
@@ -98,6 +120,26 @@ class Blocks:
         for (_, held), data in zip(missing, read, strict=False):
             held.set_result(data)
         return read[len(missing) :]
+
+    def _look(self, files: Iterable[Seen]) -> None:
+        """Raise `SourceChanged` where a file is another by now: it may have been when it was read."""
+        now = time.monotonic()
+        with self._lock:
+            unsure = self._unsure.intersection(files)
+            due = [seen for seen in unsure if now - self._looked.get(seen, -PATIENCE) >= PATIENCE]
+            self._looked.update(dict.fromkeys(due, now))
+            self._unsure.difference_update(due)
+        try:
+            found = self.remote.look_all([seen.path for seen in due])
+            for seen, again in zip(due, found, strict=True):
+                if seen != again:
+                    raise changed(seen.path, "while it was in use")
+        except BaseException:
+            with self._lock:
+                for seen in due:
+                    self._looked.pop(seen, None)
+                self._unsure.update(due)
+            raise
 
 
 def _blocks_of(part: Part) -> list[Key]:

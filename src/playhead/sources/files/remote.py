@@ -7,22 +7,20 @@ import glob
 import hashlib
 import importlib.util
 import json
-import os
 import random
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
 from playhead.errors import MissingSource, SourceChanged, SourceError
-from playhead.plan.lock import Lock
 from playhead.reference import Integers
+from playhead.sources.files.flight import Room, in_order
 from playhead.sources.files.keeping import DIRECTORY, changed
 from playhead.sources.files.maps import Seen
+from playhead.sources.files.troubles import failed, lacking, passing
 
 # Neighbours that lie no further apart are read in one request: what a request costs, in bytes.
 GAP = 128 << 10
@@ -32,9 +30,17 @@ BLOCK = 8 << 20
 
 _ATTEMPTS = 5
 _FIRST_WAIT = 0.1
-_PASSING = {408, 425, 429, 500, 502, 503, 504}
 _VERSIONS = (
-    ("ETag", "etag", "content_md5", "Content-MD5", "md5Hash", "generation", "version_id"),
+    (
+        "ETag",
+        "etag",
+        "content_md5",
+        "Content-MD5",
+        "md5Hash",
+        "generation",
+        "version_id",
+        "blob_id",
+    ),
     ("LastModified", "last_modified", "Last-Modified", "mtime", "modified", "updated", "created"),
 )
 
@@ -51,7 +57,7 @@ class Remote:
     """
 
     options: Mapping[str, Any] = field(default_factory=dict)
-    _room: _Room = field(default_factory=lambda: _Room(IN_FLIGHT), init=False, repr=False)
+    _room: Room = field(default_factory=lambda: Room(IN_FLIGHT), init=False, repr=False)
 
     def __reduce__(self) -> tuple[type[Remote], tuple[Mapping[str, Any]]]:
         return Remote, (self.options,)
@@ -81,10 +87,13 @@ class Remote:
 
         Raises `MissingSource`, and `SourceError` where the store does not tell the size.
         """
+        self._system(url)[0].invalidate_cache()
+        return self._look(url)
+
+    def _look(self, url: str) -> Seen:
         system, path = self._system(url)
 
         def ask() -> dict[str, Any]:
-            system.invalidate_cache()
             with self._room:
                 return dict(system.info(path))
 
@@ -104,7 +113,12 @@ class Remote:
 
     def look_all(self, urls: Sequence[str]) -> list[Seen]:
         """`look` at several."""
-        return list(_mapped(self.look, urls, IN_FLIGHT))
+        # Where a store lists a directory to tell of one file in it, it then knows of the others.
+        first = {id(self._system(url)[0]): url for url in urls}
+        found = {url: self.look(url) for url in first.values()}
+        rest = [url for url in dict.fromkeys(urls) if url not in found]
+        found.update(zip(rest, in_order(self._look, rest, IN_FLIGHT), strict=True))
+        return [found[url] for url in urls]
 
     def read(self, seen: Seen, start: int, stop: int) -> bytes:
         """Some bytes of a file. Raises `SourceChanged` where it is not as it was when it was seen."""
@@ -114,7 +128,8 @@ class Remote:
 
         def ask() -> bytes:
             with self._room:
-                data = bytes(system.cat_file(path, start=start, end=stop))
+                said = self._asking(seen.path)
+                data = bytes(system.cat_file(path, start=start, end=stop, **said))
             if len(data) > stop - start:
                 raise SourceError(
                     f"{seen.path}: the server sends all of it where a part was asked for",
@@ -138,51 +153,127 @@ class Remote:
         """Several parts of files, at once."""
         if len(wanted) == 1:
             return [self.read(*wanted[0])]
-        return list(_mapped(lambda part: self.read(*part), wanted, IN_FLIGHT))
+        return list(in_order(lambda part: self.read(*part), wanted, IN_FLIGHT))
 
     def require_same(self, seen: Seen, when: str = "while it was in use") -> None:
         """Raise `SourceChanged` where a file is not as it was when it was seen."""
         if self.look(seen.path) != seen:
             raise changed(seen.path, when)
 
-    def blocks(self, seen: Seen) -> Iterator[bytes]:
-        """All bytes of a file, in order, a few blocks ahead."""
-        spans = [(seen, at, min(at + BLOCK, seen.size)) for at in range(0, seen.size, BLOCK)]
-        yield from _mapped(lambda part: self.read(*part), spans, 4)
+    def blocks(self, seen: Seen, start: int = 0) -> Iterator[bytes]:
+        """All bytes of a file from `start` on, in order, a few blocks ahead.
+
+        Raises `SourceChanged` behind the last where the file was replaced meanwhile.
+        """
+        spans = [(seen, at, min(at + BLOCK, seen.size)) for at in range(start, seen.size, BLOCK)]
+        yield from in_order(lambda part: self.read(*part), spans, 4)
+        self.require_same(seen, "while it was read")
 
     def get(self, url: str) -> bytes | None:
         """A small file, whole; None where it is not there, or cannot be read."""
-        try:
-            system, path = self._system(url)
+
+        def ask() -> bytes:
             with self._room:
                 return bytes(system.cat_file(path))
+
+        try:
+            system, path = self._system(url)
+            return self._insisted(ask, url)
         except Exception:
             return None
 
+    def whole(self, seen: Seen) -> bytes:
+        """A small file, in one request. Raises `SourceChanged` where it has another size than it had."""
+        system, path = self._system(seen.path)
+
+        def ask() -> bytes:
+            with self._room:
+                data = bytes(system.cat_file(path))
+            if len(data) != seen.size:
+                if self.look(seen.path).size != seen.size:
+                    raise changed(seen.path, "after it was found")
+                raise _Short(f"{len(data)} bytes came of {seen.size}")
+            return data
+
+        return self._insisted(ask, seen.path)
+
+    def whole_all(self, files: Sequence[Seen]) -> list[bytes]:
+        """`whole` of several, at once."""
+        return list(in_order(self.whole, files, IN_FLIGHT))
+
+    def below(self, url: str, endings: tuple[str, ...]) -> tuple[list[str], dict[str, Seen]]:
+        """The directories anywhere below a URL, and the files whose names have an ending, in lower case.
+
+        Both by their paths from there, and neither sorted. Raises `MissingSource` where nothing lies there.
+        """
+        system, path = self._system(url)
+
+        def ask() -> dict[str, dict[str, Any]]:
+            system.invalidate_cache()
+            return dict(system.find(path, withdirs=True, detail=True))
+
+        found = self._insisted(ask, url)
+        root = path.rstrip("/") + "/"
+        inside = {name[len(root) :]: info for name, info in found.items() if name.startswith(root)}
+        directories = [
+            name.rstrip("/") for name, info in inside.items() if info.get("type") == "directory"
+        ]
+        files = {
+            name: info
+            for name, info in inside.items()
+            if info.get("type") != "directory" and name.lower().endswith(endings)
+        }
+        urls = {name: system.unstrip_protocol(root + name) for name in files}
+        unknown = [name for name, info in files.items() if info.get("size") is None]
+        if not inside:
+            raise MissingSource(
+                f"nothing lies in {url}",
+                help="check the spelling, and that this machine may list what lies there",
+                file=url,
+            )
+        looked = self.look_all([urls[name] for name in unknown])
+        told = dict(zip(unknown, looked, strict=True))
+        return directories, {
+            name: told[name]
+            if name in told
+            else Seen(urls[name], int(info["size"]), _version(info))
+            for name, info in files.items()
+        }
+
     def put(self, url: str, data: bytes) -> None:
         """Write a small file, at once where the store is one that does so. Raises OSError."""
+
+        def send() -> None:
+            with self._room:
+                system.pipe_file(path, data)
+
         try:
             system, path = self._system(url)
             with contextlib.suppress(NotImplementedError, FileExistsError):
                 system.makedirs(path.rpartition("/")[0], exist_ok=True)
-            with self._room:
-                system.pipe_file(path, data)
+            self._insisted(send, url)
         except OSError:
             raise
         except Exception as error:
             raise OSError(f"{url} cannot be written: {error}") from error
 
+    def _asking(self, url: str) -> dict[str, Any]:
+        """What a web server is told: to send bytes as they are stored, and not compressed for the way."""
+        if not url.startswith(("http://", "https://")):
+            return {}
+        return {"headers": {**self.options.get("headers", {}), "Accept-Encoding": "identity"}}
+
     def _system(self, url: str) -> tuple[Any, str]:
         if importlib.util.find_spec("fsspec") is None:
-            raise _lacking(url, "fsspec is not installed", "pip install 'playhead[remote]'")
+            raise lacking(url, "fsspec is not installed", "pip install 'playhead[remote]'")
         import fsspec
 
         try:
             return fsspec.core.url_to_fs(url, **self.options)  # type: ignore[no-any-return]
         except ImportError as error:
-            raise _lacking(url, str(error), "install what it names") from error
+            raise lacking(url, str(error), "install what it names") from error
         except ValueError as error:
-            raise _lacking(url, str(error), "check the protocol, and storage_options") from error
+            raise lacking(url, str(error), "check the protocol, and storage_options") from error
 
     def _insisted(self, ask: Callable[[], T], url: str) -> T:
         for attempt in range(_ATTEMPTS):
@@ -191,34 +282,14 @@ class Remote:
             except SourceError:
                 raise
             except Exception as error:
-                if not _passing(error) or attempt == _ATTEMPTS - 1:
-                    raise _failed(error, url) from error
+                if not passing(error) or attempt == _ATTEMPTS - 1:
+                    raise failed(error, url) from error
             time.sleep(_FIRST_WAIT * 2**attempt * random.uniform(0.5, 1.0))
         raise AssertionError
 
 
 class _Short(ConnectionError):
     """Fewer bytes than were asked for, of a file that still has them."""
-
-
-class _Room:
-    """Room for so many at once; a child made by fork finds all of it free."""
-
-    def __init__(self, size: int) -> None:
-        self.size = size
-        self._lock = Lock()
-        self._owner = -1
-        self._seats = threading.BoundedSemaphore(size)
-
-    def __enter__(self) -> None:
-        with self._lock:
-            if self._owner != os.getpid():
-                self._owner, self._seats = os.getpid(), threading.BoundedSemaphore(self.size)
-            seats = self._seats
-        seats.acquire()
-
-    def __exit__(self, *error: object) -> None:
-        self._seats.release()
 
 
 def coalesced(starts: Integers, stops: Integers) -> tuple[list[Span], Integers]:
@@ -242,25 +313,6 @@ def coalesced(starts: Integers, stops: Integers) -> tuple[list[Span], Integers]:
     return spans, which
 
 
-def _mapped(function: Callable[[S], T], items: Sequence[S], ahead: int) -> Iterator[T]:
-    """`function` of each item, in order, by threads that are gone at the end."""
-    if len(items) < 2:
-        yield from map(function, items)
-        return
-    with ThreadPoolExecutor(min(ahead, len(items)), "playhead-remote") as pool:
-        waiting: list[Future[T]] = []
-        try:
-            for item in items:
-                if len(waiting) == ahead:
-                    yield waiting.pop(0).result()
-                waiting.append(pool.submit(function, item))
-            while waiting:
-                yield waiting.pop(0).result()
-        finally:
-            for future in waiting:
-                future.cancel()
-
-
 def _version(info: Mapping[str, Any]) -> int:
     for names in _VERSIONS:
         said = {name: str(info[name]) for name in names if info.get(name) is not None}
@@ -268,33 +320,3 @@ def _version(info: Mapping[str, Any]) -> int:
             text = json.dumps(said, sort_keys=True).encode()
             return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little") >> 1
     return 0
-
-
-def _passing(error: BaseException) -> bool:
-    """Whether asking again may help."""
-    status = getattr(error, "status", None)
-    if isinstance(status, int):
-        return status in _PASSING
-    if isinstance(error, FileNotFoundError):  # also what some stores make of any trouble
-        return error.__cause__ is not None and _passing(error.__cause__)
-    if isinstance(error, PermissionError | IsADirectoryError | NotADirectoryError):
-        return False
-    return isinstance(error, OSError) or type(error).__module__.partition(".")[0] == "aiohttp"
-
-
-def _failed(error: Exception, url: str) -> Exception:
-    if isinstance(error, FileNotFoundError) and not _passing(error):
-        return MissingSource(
-            f"no file {url}",
-            help="check the spelling, and that this machine may read it",
-            file=url,
-        )
-    return SourceError(
-        f"{url} cannot be read: {type(error).__name__}: {error}",
-        help="check that this machine reaches it and may read it",
-        file=url,
-    )
-
-
-def _lacking(url: str, why: str, help: str) -> SourceError:
-    return SourceError(f"{url} is read through fsspec: {why}", help=help, file=url)

@@ -1,20 +1,22 @@
 """Where each member of a tar file lies, kept in a file so that it is found out once.
 
-The index of `data/train-000.tar` is `data/playhead-index/train-000.tar.members`; `keeping` says where else it
+The index of `data/train-000.tar` is `data/playhead-index/train-000.tar.members`; `shelf` says where else it
 may lie. Only members that belong to a sample are in it.
 
 Layout, all integers little-endian, m members in n samples, their names b bytes long together:
 
     offset               size      what
     0                    8         magic, the ASCII letters PLAYHTAR
-    8                    4         uint32  version of this layout, 1
-    12                   4         nothing, 0
+    8                    4         uint32  version of this layout, 2
+    12                   4         uint32  flags; bit 0: the last sample is what is left of a file that is
+                                           damaged or was cut short, with those of its members that were found
     16                   8         uint64  size of the tar file in bytes
     24                   8         int64   its modification time in nanoseconds
     32                   8         uint64  m
     40                   8         uint64  n
     48                   8         uint64  b
-    56                   16        content: blake2b over each member's name, size, first and last 512 bytes
+    56                   16        content: blake2b over each member's name, size, first and last 512 bytes,
+                                   then for a file that is damaged over the letters "rest"
     72                   16        blake2b of 64 bytes at each of 64 places spread over the file
     88                   8m        int64   where each member's data begin
     88+8m                8m        int64   their sizes
@@ -22,6 +24,9 @@ Layout, all integers little-endian, m members in n samples, their names b bytes 
     96+24m               8(n+1)    int64   the number of each sample's first member, then m
     104+24m+8n           b         the names, UTF-8
     104+24m+8n+b         4         uint32  CRC-32C of everything before it
+
+Of a remote file the time is a number for its version, 0 where its store tells none; where it does, the
+sample is 0.
 
 An index is believed only if its own CRC holds, its offsets are those of a possible file, and size,
 modification time and the sampled bytes are the file's. Anything else is built anew.
@@ -31,9 +36,8 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-import os
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeAlias
@@ -42,19 +46,17 @@ import numpy as np
 
 from playhead import kernels
 from playhead.errors import CorruptRecord
-from playhead.sources.files import keeping
-from playhead.sources.files.keeping import Mapped, changed, mapped
 from playhead.sources.files.maps import Seen
-from playhead.sources.tar.members import BLOCK, Member, members, split
-from playhead.sources.text.offsets import sample_of
+from playhead.sources.tar.members import BLOCK, Member, split
 
 MAGIC = b"PLAYHTAR"
-VERSION = 1
+VERSION = 2
 SUFFIX = "members"
 
 Integers: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
 
 _HEADER = struct.Struct("<8sIIQqQQQ16s16s")
+_BROKEN = 1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -62,7 +64,8 @@ class Shard:
     """The index of one tar file, of m members in n samples.
 
     `offsets` and `sizes` (int64[m]) of members' data, `ends` (int64[m+1]) of their names in `names`, `firsts`
-    (int64[n+1]) members of samples.
+    (int64[n+1]) members of samples. `broken`: the last sample is the rest of a file in which no other can be
+    found.
     """
 
     seen: Seen
@@ -73,6 +76,7 @@ class Shard:
     firsts: Integers
     content: bytes
     sample: bytes
+    broken: bool = False
 
     def __len__(self) -> int:
         return len(self.firsts) - 1
@@ -87,6 +91,24 @@ class Shard:
         for k in range(int(self.firsts[sample]), int(self.firsts[sample + 1])):
             yield Member(self.name(k), int(self.offsets[k]), int(self.sizes[k]))
 
+    def require_sample(self, sample: int) -> None:
+        """Raises `CorruptRecord` for what is no sample, but the rest of a file that is damaged."""
+        if not self.broken or sample < len(self) - 1:
+            return
+        first = int(self.firsts[sample])
+        end = int(self.offsets[first - 1] + self.sizes[first - 1]) if first else 0
+        begin = min(-(-end // BLOCK) * BLOCK, self.seen.size)
+        size = self.seen.size - begin
+        raise CorruptRecord(
+            f"{self.seen.path}, sample {sample} at byte {begin}: the archive is damaged or was cut short (or "
+            f"is no tar file); no whole sample can be found in the {size} bytes from there on",
+            help="compare it with its original, and copy or write it again",
+            file=self.seen.path,
+            record=sample,
+            offset=begin,
+            size=size,
+        )
+
     def group(self, sample: int) -> tuple[str, frozenset[str]]:
         """A sample's key and its extensions."""
         parts = [part for member in self.of(sample) if (part := split(member.name))]
@@ -98,6 +120,16 @@ class Shards:
     """The index of several tar files read one after the other."""
 
     shards: tuple[Shard, ...]
+
+    @staticmethod
+    def of(shards: Sequence[Shard]) -> Shards:
+        """Raises `CorruptRecord` where a sample is torn over two files."""
+        filled = [shard for shard in shards if len(shard)]
+        for one, other in itertools.pairwise(filled):
+            if one.broken or (other.broken and len(other) == 1):
+                continue  # its last sample, or the other's first, is no whole one
+            require_whole(one.group(len(one) - 1), other.group(0), one.seen.path, other.seen.path)
+        return Shards(tuple(shards))
 
     @cached_property
     def starts(self) -> Integers:
@@ -114,32 +146,13 @@ class Shards:
         held = [shard.content for shard in self.shards if len(shard)]
         return hashlib.blake2b(b"".join(held), digest_size=16).hexdigest()
 
-    def locate(self, index: int) -> tuple[int, int]:
-        """The file of a sample, and its number there. Raises `IndexError`."""
-        if not 0 <= index < self.samples:
-            raise IndexError(f"sample {index} of {self.samples}")
-        file = int(np.searchsorted(self.starts, index, side="right")) - 1
-        return file, index - int(self.starts[file])
-
-
-def load_or_build(paths: Sequence[str], where: str | None = None) -> Shards:
-    """The indexes of local tar files. Those that fit are read, the others built and kept.
-
-    Raises `CorruptRecord` for what is no whole tar file and for samples that are torn apart, `MissingSource`
-    for what cannot be read, `SourceChanged` for a file that is written meanwhile.
-    """
-    found = {path: _load(path, where) for path in dict.fromkeys(paths)}
-    missing = [path for path, shard in found.items() if shard is None]
-    total = sum(os.path.getsize(path) for path in missing)
-    with keeping.progress("indexing tar files", total) as advance:
-        for path in missing:
-            found[path] = shard = build(path, advance)
-            keeping.store(keeping.places(path, where, SUFFIX), encode(shard))
-    shards = tuple(shard for shard in (found[path] for path in paths) if shard is not None)
-    filled = [shard for shard in shards if len(shard)]
-    for one, other in itertools.pairwise(filled):
-        require_whole(one.group(len(one) - 1), other.group(0), one.seen.path, other.seen.path)
-    return Shards(shards)
+    def locate(self, index: Integers) -> tuple[Integers, Integers]:
+        """The files of samples (int64[n]), and their numbers there. Raises `IndexError`."""
+        outside = np.flatnonzero((index < 0) | (index >= self.samples))
+        if len(outside):
+            raise IndexError(f"sample {index[outside[0]]} of {self.samples}")
+        files = np.searchsorted(self.starts, index, side="right") - 1
+        return files, index - self.starts[files]
 
 
 def require_whole(
@@ -161,72 +174,12 @@ def _spoken(extensions: frozenset[str]) -> str:
     return ", ".join(f".{extension}" for extension in sorted(extensions))
 
 
-def build(path: str, advance: Callable[[int], None] = lambda count: None) -> Shard:
-    """Look at every header of a tar file, and at the ends of what lies between."""
-    with open(path, "rb") as file:
-        before = os.fstat(file.fileno())
-        buffer = mapped(file.fileno(), before.st_size)
-        found: list[Member] = []
-        at = 0
-        for member in members(file, path, before.st_size):
-            if split(member.name) is not None:
-                found.append(member)
-            if member.offset - at > 16 << 20:
-                advance(member.offset - at)
-                at = member.offset
-        advance(before.st_size - at)
-        firsts = _firsts(found, path)
-        after = os.fstat(file.fileno())
-    if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):
-        raise changed(path, "while it was indexed")
-    names = [member.name.encode("utf-8", "surrogateescape") for member in found]
-    return Shard(
-        seen=Seen(path, before.st_size, before.st_mtime_ns),
-        offsets=np.array([member.offset for member in found], np.int64),
-        sizes=np.array([member.size for member in found], np.int64),
-        ends=np.cumsum([0, *map(len, names)]),
-        names=b"".join(names),
-        firsts=firsts,
-        content=content_of(buffer, found, names),
-        sample=sample_of(buffer),
-    )
-
-
-def _firsts(found: list[Member], path: str) -> Integers:
-    firsts: list[int] = []
-    seen: dict[str, frozenset[str]] = {}
-    key, extensions = "", frozenset[str]()
-    for number, member in enumerate(found):
-        named = split(member.name)
-        assert named is not None
-        if not firsts or named[0] != key:
-            key, extensions = named[0], frozenset()
-            firsts.append(number)
-            if key in seen:
-                require_whole((key, seen[key]), (key, frozenset({named[1]})), path, path)
-        extensions |= {named[1]}
-        seen[key] = extensions
-    return np.array([*firsts, len(found)], np.int64)
-
-
-def content_of(buffer: Mapped, found: list[Member], names: list[bytes]) -> bytes:
-    """The digest that names the samples: of names, sizes, and what lies in reach of the headers."""
-    digest = hashlib.blake2b(digest_size=16)
-    for member, name in zip(found, names, strict=True):
-        stop = member.offset + member.size
-        digest.update(struct.pack("<IQ", len(name), member.size))
-        digest.update(name)
-        digest.update(buffer[member.offset : min(member.offset + BLOCK, stop)])
-        digest.update(buffer[max(member.offset, stop - BLOCK) : stop])
-    return digest.digest()
-
-
 def encode(shard: Shard) -> bytes:
     """The index as the bytes of an index file."""
     head = _HEADER.pack(
         MAGIC,
         VERSION,
-        0,
+        _BROKEN if shard.broken else 0,
         shard.seen.size,
         shard.seen.mtime_ns,
         len(shard.offsets),
@@ -244,9 +197,10 @@ def decode(blob: bytes, path: str) -> Shard | None:
     """The index of `path` from an index file's bytes; None for bytes that are not a sound one."""
     if len(blob) < _HEADER.size + 20:
         return None
-    magic, version, _, size, mtime, count, samples, named, content, sample = _HEADER.unpack_from(
-        blob
+    magic, version, flags, size, mtime, count, samples, named, content, sample = (
+        _HEADER.unpack_from(blob)
     )
+    broken = bool(flags & _BROKEN)
     numbers = (count, count, count + 1, samples + 1)
     if magic != MAGIC or version != VERSION:
         return None
@@ -267,30 +221,14 @@ def decode(blob: bytes, path: str) -> Shard | None:
         return None
     if (offsets + sizes > size).any() or (np.diff(offsets) <= 0).any():
         return None
+    # Of numbers that are not negative, no difference overflows.
+    if ends.min() < 0 or firsts.min() < 0:
+        return None
     if ends[0] != 0 or ends[-1] != named or (np.diff(ends) <= 0).any():
         return None
-    if firsts[0] != 0 or firsts[-1] != count or (np.diff(firsts) <= 0).any():
+    if firsts[0] != 0 or firsts[-1] != count or (np.diff(firsts) < 0).any():
+        return None
+    if (np.diff(firsts)[: samples - broken] == 0).any() or (broken and not samples):
         return None
     seen = Seen(path, size, mtime)
-    return Shard(seen, offsets, sizes, ends, names, firsts, content, sample)
-
-
-def _load(path: str, where: str | None) -> Shard | None:
-    try:
-        with open(path, "rb") as file:
-            status = os.fstat(file.fileno())
-            buffer = mapped(file.fileno(), status.st_size)
-    except OSError as error:
-        raise keeping.unreadable(path, error) from error
-    for place in keeping.places(path, where, SUFFIX):
-        try:
-            shard = decode(place.read_bytes(), path)
-        except OSError:
-            continue
-        if (
-            shard is not None
-            and (shard.seen.size, shard.seen.mtime_ns) == (status.st_size, status.st_mtime_ns)
-            and shard.sample == sample_of(buffer)
-        ):
-            return shard
-    return None
+    return Shard(seen, offsets, sizes, ends, names, firsts, content, sample, broken)

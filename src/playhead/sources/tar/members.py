@@ -11,7 +11,7 @@ import re
 import tarfile
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import BinaryIO
+from typing import Protocol
 
 from playhead.errors import CorruptRecord
 
@@ -19,6 +19,22 @@ BLOCK = 512
 
 _NAME = re.compile(r"((?:.*/)?[^./]+)\.([^/]*)", re.DOTALL)
 _META = re.compile(r"__[^/]*__(/|$)")
+
+
+class Readable(Protocol):
+    """A file that is read forwards."""
+
+    def read(self, size: int = -1, /) -> bytes:
+        """So many bytes, less at the end, all that is left for -1."""
+        ...
+
+    def tell(self) -> int:
+        """Where reading goes on."""
+        ...
+
+    def seek(self, offset: int, /) -> int:
+        """Go on further behind."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +54,7 @@ def split(name: str) -> tuple[str, str] | None:
     return found[1], found[2].lower()
 
 
-def members(file: BinaryIO, path: str, size: int | None = None) -> Iterator[Member]:
+def members(file: Readable, path: str, size: int | None = None) -> Iterator[Member]:
     """The regular files of a tar file, in order, from its beginning; `file` is only read forwards.
 
     `size` is the file's where it is known. Raises `CorruptRecord` (file, offset, member) for what is no
@@ -119,7 +135,7 @@ def _no_header(path: str, offset: int, before: str, reason: str) -> CorruptRecor
 class _Remembering:
     """A file that remembers what was read last: tarfile takes any damage for the archive's end."""
 
-    def __init__(self, file: BinaryIO) -> None:
+    def __init__(self, file: Readable) -> None:
         self._file = file
         self.last = b""
         self.seek, self.tell = file.seek, file.tell

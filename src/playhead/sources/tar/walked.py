@@ -5,27 +5,28 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import io
-import os
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any, BinaryIO, ClassVar, TypeAlias
 
 import numpy as np
 
-from playhead.errors import CorruptRecord, PipelineError, PlayheadError, SlowResume, warn
+from playhead.errors import CorruptRecord, PipelineError, SlowResume, UnparsableRecord, warn
 from playhead.plan.block import Block, Rows
 from playhead.plan.compute import Chunk, Compute
-from playhead.plan.node import UNKNOWN, Node, Source
+from playhead.plan.losses import Enduring, Lost, Part
+from playhead.plan.node import UNKNOWN, Node
 from playhead.plan.places import Cursor, Index, Places, Record, has_counts
-from playhead.sources.files.keeping import changed, require_file, unreadable
+from playhead.sources.files.keeping import changed
 from playhead.sources.files.maps import Seen
+from playhead.sources.files.opening import Opening
+from playhead.sources.files.unpacking import Broken, Packed, Packing, Unpacked, packed, unpacked
 from playhead.sources.tar.extensions import ByExtension
 from playhead.sources.tar.index import require_whole
-from playhead.sources.tar.members import Member, cut, members, split
+from playhead.sources.tar.members import Member, Readable, cut, members, split
 from playhead.sources.tar.sample import as_sample
-from playhead.sources.text.walked import BROKEN, OPENERS, compression, sample_at
 
 # file, samples taken of it, samples taken in this pass
 State: TypeAlias = tuple[int, int, int]
@@ -49,8 +50,22 @@ class Taken:
         return self.file, self.number + 1, self.index + 1
 
 
+@dataclass(frozen=True, slots=True)
+class Rest:
+    """What is left of a file that is damaged or cut short, in the place of its sample `number`."""
+
+    file: int
+    number: int
+    index: int
+    error: CorruptRecord
+
+    @property
+    def behind(self) -> State:
+        return self.file + 1, 0, self.index + 1
+
+
 @dataclass(frozen=True, eq=False)
-class WalkedTar(Source):
+class WalkedTar(Enduring):
     """The samples of several tar files of which some are compressed: a stream.
 
     The cursor is a file, how many samples were taken of it, and how many in this pass. Going on there
@@ -60,8 +75,8 @@ class WalkedTar(Source):
     op: ClassVar[str] = "tar"
     counters: ClassVar[tuple[str, ...]] = ("file", "sample", "index")
 
-    files: tuple[Seen, ...]
-    samples: tuple[bytes, ...]
+    files: tuple[Packed, ...]
+    opening: Opening
     decoding: ByExtension
     parents: tuple[Node, ...] = field(default=(), kw_only=True)
 
@@ -78,7 +93,8 @@ class WalkedTar(Source):
 
     def describe(self) -> dict[str, Any]:
         """A digest of the files' sizes and of their first and last bytes."""
-        content = hashlib.blake2b(b"".join(self.samples), digest_size=16).hexdigest()
+        samples = b"".join(packed.sample for packed in self.files)
+        content = hashlib.blake2b(samples, digest_size=16).hexdigest()
         return {"op": self.op, "content": content, "kind": "sampled", **self.decoding.said()}
 
     def start_stream(self, epoch: int) -> Cursor:
@@ -86,16 +102,13 @@ class WalkedTar(Source):
 
     def fits(self, cursor: Cursor, epoch: int) -> bool:
         counted = has_counts(cursor, self.counters) and cursor.get("epoch") == epoch
-        return counted and cursor["file"] < len(self.files)
+        return counted and cursor["file"] <= len(self.files)
 
-    def behind(self, cursor: Cursor) -> Cursor | None:
-        """Past the next sample, whatever it holds; None where its file cannot be read."""
-        with contextlib.suppress(PlayheadError):
-            for taken in self._raw(cursor):
-                return _cursor(cursor["epoch"], [taken.behind], 0)
-        return None
+    def endure(self, cursor: Cursor, compute: Compute) -> Generator[Part, None, None]:
+        """The samples; the rest of a file that is damaged is lost as one.
 
-    def walk(self, cursor: Cursor, compute: Compute) -> Iterator[Chunk]:
+        What comes before the damage is decided by the file's bytes alone.
+        """
         epoch = cursor["epoch"]
         states: list[State] = [(cursor["file"], cursor["sample"], cursor["index"])]
         pace = compute.pace(self)
@@ -104,16 +117,29 @@ class WalkedTar(Source):
         with contextlib.closing(self._raw(cursor)) as found:
             try:
                 for taken in found:
-                    path = self.files[taken.file].path
-                    rows.append(
-                        as_sample(taken.members, taken.bytes_of, self.decoding, path, taken.number)
-                    )
-                    states.append(taken.behind)
+                    path = self.files[taken.file].seen.path
+                    error: CorruptRecord | UnparsableRecord | None = None
+                    try:
+                        if isinstance(taken, Rest):
+                            raise taken.error
+                        rows.append(
+                            as_sample(
+                                taken.members, taken.bytes_of, self.decoding, path, taken.number
+                            )
+                        )
+                        states.append(taken.behind)
+                    except (CorruptRecord, UnparsableRecord) as raised:
+                        error = raised
                     seconds = time.perf_counter() - began
-                    if len(rows) >= pace.size or seconds > pace.seconds:
+                    if error is None and len(rows) < pace.size and seconds <= pace.seconds:
+                        continue
+                    if rows:
                         pace.report(len(rows), seconds)
                         yield self._chunk(epoch, rows, states)
-                        rows, states, began = [], [taken.behind], time.perf_counter()
+                    rows, states, began = [], [taken.behind], time.perf_counter()
+                    if error is not None:
+                        record = self._record(epoch, taken.file, taken.number, taken.index)
+                        yield Lost(error, _cursor(epoch, states, 0), [record])
             except Exception:
                 if rows:
                     yield self._chunk(epoch, rows, states)
@@ -133,78 +159,91 @@ class WalkedTar(Source):
 
     def _records(self, epoch: int, states: list[State], j: int) -> list[Record]:
         file, after, index = states[j + 1]
-        path = self.files[file].path
-        return [Record(self.info.name or self.op, epoch, index - 1, path, after - 1)]
+        return [self._record(epoch, file, after - 1, index - 1)]
 
-    def _raw(self, cursor: Cursor) -> Generator[Taken, None, None]:
+    def _record(self, epoch: int, file: int, number: int, index: int) -> Record:
+        path = self.files[file].seen.path
+        return Record(self.info.name or self.op, epoch, index, path, number)
+
+    def _raw(self, cursor: Cursor) -> Generator[Taken | Rest, None, None]:
         """The samples from a cursor on."""
         number, index = cursor["sample"], cursor["index"]
         before: tuple[str, frozenset[str], str] | None = None
         for file in range(cursor["file"], len(self.files)):
-            path = self.files[file].path
+            path = self.files[file].seen.path
+            broken: CorruptRecord | None = None
             try:
                 with self._opened(file, number) as raw:
-                    for found in _samples(raw, path, number):
+                    for found in _within(_samples(raw, path, number)):
                         key, extensions = _group(found.members)
                         if before is not None:
                             require_whole(before[:2], (key, extensions), before[2], path)
                         before = key, extensions, path
                         yield Taken(file, number, index, found.members, found.data)
                         number, index = number + 1, index + 1
-            except BROKEN as error:
-                if isinstance(error, PlayheadError):
-                    raise
-                raise CorruptRecord(
+            except _Damaged as damaged:
+                broken = damaged.error
+            except Broken as error:
+                broken = CorruptRecord(
                     f"{path}, sample {number}: {error}",
                     help="the file is damaged or was cut short: compare it with its original, and "
                     "copy or write it again",
                     file=path,
                     record=number,
-                ) from error
+                )
+                broken.__cause__ = error
+            if broken is not None:
+                packed = self.files[file]
+                self.opening.unchanged(packed.seen, packed.sample)  # for else that is what is wrong
+                yield Rest(file, number, index, broken)
+                index, before = index + 1, None
             number = 0
 
     @contextlib.contextmanager
-    def _opened(self, file: int, number: int) -> Iterator[BinaryIO]:
-        seen = self.files[file]
-        require_file(seen.path, "tar file", "*.tar")
-        try:
-            status = os.stat(seen.path)
-            same = (status.st_size, status.st_mtime_ns) == (seen.size, seen.mtime_ns)
-            if not same and sample_at(seen.path) != self.samples[file]:
-                raise changed(seen.path, "since the dataset was made")
-            kind = compression(seen.path)
-            opened = (open if kind is None else OPENERS[kind])(seen.path, "rb")
-        except PlayheadError:
-            raise
-        except OSError as error:
-            raise unreadable(seen.path, error) from error
-        if number and kind is not None:
+    def _opened(self, file: int, number: int) -> Iterator[Readable]:
+        packed = self.files[file]
+        seen = self.opening.unchanged(packed.seen, packed.sample)
+        if number and packed.packing is not None:
             warn(
                 f"resuming in {seen.path} decompresses {number} samples again; files that are not "
                 "compressed are resumed at once",
                 SlowResume,
             )
-        with opened as raw, io.BufferedReader(_AsItComes(raw), 1 << 18) as buffered:
-            yield buffered
+        blocks = unpacked(self.opening.blocks(seen), packed.packing)
+        with io.BufferedReader(Unpacked(blocks), 1 << 18) as buffered:
+            yield Forwards(buffered)
 
 
-class _AsItComes(io.RawIOBase):
-    """A decompressed file that hands out what it has before it says that the rest is missing."""
+class _Damaged(Exception):
+    """What is wrong with a file itself, told from what is wrong between two."""
 
-    def __init__(self, file: Any) -> None:
+    def __init__(self, error: CorruptRecord) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+class Forwards:
+    """A file that is read from its beginning; where one seeks forwards in it, what lies between is read."""
+
+    def __init__(self, file: BinaryIO) -> None:
         self._file = file
-        self.seek, self.tell = file.seek, file.tell  # type: ignore[method-assign]
+        self._at = 0
 
-    def readable(self) -> bool:
-        return True
+    def tell(self) -> int:
+        return self._at
 
-    def seekable(self) -> bool:
-        return True
+    def read(self, size: int = -1, /) -> bytes:
+        data = self._file.read(size)
+        self._at += len(data)
+        return data
 
-    def readinto(self, buffer: Any) -> int:
-        data = self._file.read1(len(buffer))
-        buffer[: len(data)] = data
-        return len(data)
+    def seek(self, offset: int, /) -> int:
+        """Raises `io.UnsupportedOperation` for what was passed already."""
+        if offset < self._at:
+            raise io.UnsupportedOperation(f"byte {offset} was passed")
+        while self._at < offset and self.read(min(offset - self._at, 1 << 20)):
+            pass
+        return self._at
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +252,15 @@ class _Sample:
     data: dict[int, bytes]
 
 
-def _samples(file: BinaryIO, path: str, skip: int) -> Iterator[_Sample]:
+def _within(samples: Iterator[_Sample]) -> Iterator[_Sample]:
+    """The samples; damage of their file is told from what is wrong between two files."""
+    try:
+        yield from samples
+    except CorruptRecord as error:
+        raise _Damaged(error) from error
+
+
+def _samples(file: Readable, path: str, skip: int) -> Iterator[_Sample]:
     """The samples of a tar file behind the first `skip`, whose bytes are passed over.
 
     Raises `SourceChanged` where there are fewer.
@@ -247,18 +294,14 @@ def _group(found: list[Member]) -> tuple[str, frozenset[str]]:
     return parts[0][0], frozenset(extension for _, extension in parts)
 
 
-def walked_tar(paths: list[str], decoding: ByExtension) -> WalkedTar:
+def walked_tar(
+    files: Sequence[Seen],
+    kinds: Sequence[Packing | None],
+    opening: Opening,
+    decoding: ByExtension,
+) -> WalkedTar:
     """The samples of files that are there. Raises `MissingSource` for one that cannot be read."""
-    seen: list[Seen] = []
-    samples: list[bytes] = []
-    for path in paths:
-        try:
-            status = os.stat(path)
-            samples.append(sample_at(path))
-        except OSError as error:
-            raise unreadable(path, error) from error
-        seen.append(Seen(path, status.st_size, status.st_mtime_ns))
-    return WalkedTar(tuple(seen), tuple(samples), decoding)
+    return WalkedTar(packed(files, kinds, opening), opening, decoding)
 
 
 def _cursor(epoch: int, states: list[State], j: int) -> Cursor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -10,8 +11,14 @@ from playhead.errors import PipelineError
 from playhead.plan.block import Block, Columns, Nest, Rows, object_array
 from playhead.plan.node import Node, Source
 from playhead.plan.places import Index, Record
+from playhead.sources.files.indexed import Indexed, indexed
+from playhead.sources.files.maps import Seen
+from playhead.sources.files.opening import Opening
 from playhead.sources.files.paths import Paths
-from playhead.sources.text import offsets
+from playhead.sources.files.remote import Remote
+from playhead.sources.files.shelf import Shelf, absolute
+from playhead.sources.files.unpacking import packings
+from playhead.sources.text.cuts import Lines
 from playhead.sources.text.decoding import (
     AsJson,
     AsText,
@@ -20,9 +27,9 @@ from playhead.sources.text.decoding import (
     as_text,
     checked_dtypes,
 )
-from playhead.sources.text.offsets import Lines, Offsets
-from playhead.sources.text.texts import Texts, named
-from playhead.sources.text.walked import WalkedLines, compression, walked_lines
+from playhead.sources.text.offsets import FileOffsets, Offsets, OffsetsKind
+from playhead.sources.text.texts import Texts
+from playhead.sources.text.walked import WalkedLines, walked_lines
 
 Decoder = AsText | AsJson
 
@@ -33,13 +40,23 @@ class TextLines(Source):
 
     op: ClassVar[str] = "lines"
 
-    texts: Texts
+    indexed: Indexed[Texts]
     decoder: Decoder
     parents: tuple[Node, ...] = field(default=(), kw_only=True)
 
     @property
+    def texts(self) -> Texts:
+        """What reads the lines."""
+        return self.indexed.get()
+
+    @property
     def cardinality(self) -> int:
         return self.texts.index.records
+
+    @property
+    def finite(self) -> bool:
+        """True, and no index is needed to say so."""
+        return True
 
     def gather(self, index: Index) -> Block:
         """The lines at `index` (int64[n], in any order) as n elements. Pure and thread-safe.
@@ -84,15 +101,18 @@ def lines(
     errors: str = "strict",
     skip_blank: bool = False,
     index: str | os.PathLike[str] | None = None,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> TextLines | WalkedLines:
-    """The lines of local text files, one file after the other, without their line ends.
+    """The lines of text files, one file after the other, without their line ends.
 
-    Seekable through an index of offsets that is built once; where any file is compressed (gzip, bz2,
-    xz, told by its name or its first bytes), a stream over all. Raises `MissingSource`,
-    `SourceError` for remote files, `PipelineError` for an unknown encoding.
+    Seekable through an index of offsets that is built once, of remote files when it is first needed; where any
+    file is compressed (gzip, bz2, xz, zstd, told by its name or its first bytes), a stream over all.
+    Raises `MissingSource`, `SourceError` for files that cannot be reached, `PipelineError` for an unknown
+    encoding.
     """
-    paths = named(files, "from_lines", "text file", "*.txt")
-    return _source(paths, as_text(encoding, errors), skip_blank, index)
+    opening = Opening(Remote(storage_options or {}))
+    found = opening.find(files, "from_lines", "text file", "*.txt")
+    return _source(found, opening, as_text(encoding, errors), skip_blank, index)
 
 
 def json_lines(
@@ -102,24 +122,31 @@ def json_lines(
     encoding: str = "utf-8",
     skip_blank: bool = True,
     index: str | os.PathLike[str] | None = None,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> TextLines | WalkedLines:
-    """The JSON values in the lines of local text files; otherwise as `lines`."""
+    """The JSON values in the lines of text files; otherwise as `lines`."""
     if encoding is None:
         raise PipelineError("from_json_lines reads text: encoding names how it is written")
-    paths = named(files, "from_json_lines", "JSON lines file", "*.jsonl")
+    opening = Opening(Remote(storage_options or {}))
+    found = opening.find(files, "from_json_lines", "JSON lines file", "*.jsonl")
     decoder = AsJson(as_text(encoding, "strict"), checked_dtypes(dtypes))
-    return _source(paths, decoder, skip_blank, index)
+    return _source(found, opening, decoder, skip_blank, index)
 
 
 def _source(
-    paths: list[str],
+    files: list[Seen],
+    opening: Opening,
     decoder: Decoder,
     skip_blank: bool,
     index: str | os.PathLike[str] | None,
 ) -> TextLines | WalkedLines:
-    if any(compression(path) for path in paths):
-        return walked_lines(paths, decoder, skip_blank)
-    where = None if index is None else os.path.abspath(index)
-    found = offsets.load_or_build(paths, Lines(), where)
+    kinds = packings(files, opening)
+    if any(kinds):
+        return walked_lines(files, kinds, opening, decoder, skip_blank)
+    shelf = Shelf(OffsetsKind(Lines()), opening, None if index is None else absolute(index))
+
+    def texts(found: list[FileOffsets]) -> Texts:
+        return Texts(Offsets.of(found, skip_blank=skip_blank), opening.remote)
+
     kind = JsonLines if isinstance(decoder, AsJson) else TextLines
-    return kind(Texts(Offsets.of(found, skip_blank=skip_blank), Lines()), decoder)
+    return kind(indexed(shelf, files, texts), decoder)

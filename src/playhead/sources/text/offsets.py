@@ -1,7 +1,7 @@
 """Where each record of a text file begins, kept in a file so that it is found out once.
 
 What a record is, a `Cut` says: a line, or a row of a CSV file. The index of `data/train.txt` is
-`data/playhead-index/train.txt.lines`; `keeping` says where else it may lie.
+`data/playhead-index/train.txt.lines`; `shelf` says where else it may lie.
 
 Layout, all integers little-endian, n records, m of them blank:
 
@@ -10,7 +10,7 @@ Layout, all integers little-endian, n records, m of them blank:
     8              4         uint32  version of this layout, 1
     12             4         nothing, 0
     16             8         uint64  size of the text file in bytes
-    24             8         int64   its modification time in nanoseconds
+    24             8         int64   its modification time in nanoseconds; of a remote file its version
     32             8         uint64  n
     40             8         uint64  m
     48             16        blake2b of the name of the `Cut`
@@ -27,54 +27,28 @@ modification time and the sampled bytes are the file's. Anything else is built a
 from __future__ import annotations
 
 import hashlib
-import os
 import struct
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
 from playhead import kernels
-from playhead.sources.files import keeping
-from playhead.sources.files.keeping import Mapped, changed, mapped
+from playhead.sources.files.keeping import Mapped, changed
 from playhead.sources.files.maps import Seen
+from playhead.sources.files.opening import Opening
+from playhead.sources.files.paths import is_remote
+from playhead.sources.files.spots import Spots, sampled
+from playhead.sources.files.telling import Advance
+from playhead.sources.text.cuts import Cut, Integers
 
 MAGIC = b"PLAYHTXT"
 VERSION = 1
 
-Integers: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
-Bytes: TypeAlias = np.ndarray[Any, np.dtype[np.uint8]]
-Advance: TypeAlias = Callable[[int], None]
-
 _HEADER = struct.Struct("<8sIIQqQQ16s16s16s")
 _STRIDE = 16 << 20
-_SPOTS = 64
-_SPOT = 64
-
-
-class Cut(Protocol):
-    """How a file's bytes fall into records."""
-
-    @property
-    def name(self) -> str:
-        """What decides where it cuts."""
-        ...
-
-    @property
-    def kind(self) -> str:
-        """What the records are: the suffix of index files."""
-        ...
-
-    def __call__(self, buffer: Mapped, path: str, advance: Advance) -> Integers:
-        """Where records begin (int64, ascending, the first at 0), then the file's size."""
-        ...
-
-    def blank(self, buffer: Mapped, edges: Integers) -> Integers:
-        """The numbers of the records that hold nothing."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -154,35 +128,58 @@ def first_kept(blank: Integers) -> int:
     return int(leading[0]) if len(leading) else len(blank)
 
 
-def load_or_build(paths: Sequence[str], cut: Cut, where: str | None = None) -> list[FileOffsets]:
-    """The indexes of local text files. Those that fit are read, the others built and kept.
+@dataclass(frozen=True)
+class OffsetsKind:
+    """The indexes of text files that are cut so."""
 
-    Raises what `cut` raises, and `SourceChanged` for a file that is written meanwhile.
-    """
-    found = {path: _load(path, cut, where) for path in dict.fromkeys(paths)}
-    missing = [path for path, index in found.items() if index is None]
-    total = sum(os.path.getsize(path) for path in missing)
-    with keeping.progress(f"indexing {cut.kind}", total) as advance:
-        for path in missing:
-            found[path] = index = build(path, cut, advance)
-            keeping.store(keeping.places(path, where, cut.kind), encode(index, cut))
-    return [index for index in (found[path] for path in paths) if index is not None]
+    cut: Cut
 
+    @property
+    def suffix(self) -> str:
+        """The cut's kind."""
+        return self.cut.kind
 
-def build(path: str, cut: Cut, advance: Advance = lambda count: None) -> FileOffsets:
-    """Look at every byte of a file."""
-    with open(path, "rb") as file:
-        before = os.fstat(file.fileno())
-        buffer = mapped(file.fileno(), before.st_size)
-        with ThreadPoolExecutor(1) as beside:
-            hashing = beside.submit(content_of, buffer)
-            edges = cut(buffer, path, advance)
-            content = hashing.result()
-        after = os.fstat(file.fileno())
-    if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):
-        raise changed(path, "while it was indexed")
-    seen = Seen(path, before.st_size, before.st_mtime_ns)
-    return FileOffsets(seen, edges, cut.blank(buffer, edges), content, sample_of(buffer))
+    @property
+    def what(self) -> str:
+        """The cut's kind."""
+        return self.cut.kind
+
+    def build(
+        self, seen: Seen, opening: Opening, advance: Advance = lambda count: None
+    ) -> FileOffsets:
+        """Looks at every byte of a file.
+
+        Raises what the cut raises, `MissingSource`, and `SourceChanged` for a file that is not what it was.
+        """
+        cutting, spots, content = self.cut.begin(seen.path), Spots(seen.size), hashlib.sha256()
+        with ThreadPoolExecutor(1, "playhead-digest") as beside:
+            hashing: Future[None] | None = None
+            for block in opening.blocks(seen):
+                if hashing is not None:
+                    hashing.result()
+                hashing = beside.submit(content.update, block)
+                cutting.feed(block)
+                spots.feed(block)
+                advance(len(block))
+        # Of a remote file its blocks say that, at their end.
+        if not is_remote(seen.path) and opening.look([seen.path], self.what, "*") != [seen]:
+            raise changed(seen.path, "while it was indexed")
+        edges, blank = cutting.finish()
+        return FileOffsets(seen, edges, blank, content.digest()[:16], spots.digest())
+
+    def encode(self, index: FileOffsets) -> bytes:
+        """As `encode` does."""
+        return encode(index, self.cut)
+
+    def decode(self, blob: bytes, path: str) -> FileOffsets | None:
+        """As `decode` does."""
+        return decode(blob, path, self.cut)
+
+    def fits(self, index: FileOffsets, opening: Opening) -> bool:
+        """Whether the sampled bytes are the file's, where nothing else tells its versions apart."""
+        if is_remote(index.seen.path) and index.seen.mtime_ns:
+            return True
+        return sampled(index.seen, opening) == index.sample
 
 
 def content_of(buffer: Mapped) -> bytes:
@@ -192,15 +189,6 @@ def content_of(buffer: Mapped) -> bytes:
         for start in range(0, len(view), _STRIDE):
             digest.update(view[start : start + _STRIDE])
     return digest.digest()[:16]
-
-
-def sample_of(buffer: Mapped) -> bytes:
-    """A digest of a few of a file's bytes, for noticing cheaply that it is another."""
-    digest = hashlib.blake2b(digest_size=16)
-    last = max(0, len(buffer) - _SPOT)
-    for place in np.linspace(0, last, _SPOTS).astype(np.int64).tolist():
-        digest.update(buffer[place : place + _SPOT])
-    return digest.digest()
 
 
 def encode(index: FileOffsets, cut: Cut) -> bytes:
@@ -235,57 +223,13 @@ def decode(blob: bytes, path: str, cut: Cut) -> FileOffsets | None:
     edges = np.frombuffer(blob, "<i8", count + 1, _HEADER.size).astype(np.int64, copy=False)
     blank = np.frombuffer(blob, "<i8", blanks, _HEADER.size + 8 * (count + 1))
     blank = blank.astype(np.int64, copy=False)
-    if edges[0] != 0 or edges[-1] != size or (np.diff(edges) <= 0).any():
+    # Of numbers that are not negative, no difference overflows.
+    if edges[0] != 0 or edges[-1] != size or edges.min() < 0 or (np.diff(edges) <= 0).any():
         return None
-    if (np.diff(blank) <= 0).any() or (blanks and not 0 <= blank[0] <= blank[-1] < count):
+    if blanks and (blank.min() < 0 or blank[-1] >= count or (np.diff(blank) <= 0).any()):
         return None
     return FileOffsets(Seen(path, size, mtime), edges, blank, content, sample)
 
 
 def _named(cut: Cut) -> bytes:
     return hashlib.blake2b(cut.name.encode(), digest_size=16).digest()
-
-
-def _load(path: str, cut: Cut, where: str | None) -> FileOffsets | None:
-    with open(path, "rb") as file:
-        status = os.fstat(file.fileno())
-        buffer = mapped(file.fileno(), status.st_size)
-    for place in keeping.places(path, where, cut.kind):
-        try:
-            index = decode(place.read_bytes(), path, cut)
-        except OSError:
-            continue
-        if (
-            index is not None
-            and (index.seen.size, index.seen.mtime_ns) == (status.st_size, status.st_mtime_ns)
-            and index.sample == sample_of(buffer)
-        ):
-            return index
-    return None
-
-
-@dataclass(frozen=True)
-class Lines:
-    """A record is a line with its line end; the last may have none."""
-
-    name: str = "lines"
-    kind: str = "lines"
-
-    def __call__(self, buffer: Mapped, path: str, advance: Advance) -> Integers:
-        text: Bytes = np.frombuffer(buffer, np.uint8)
-        parts = [np.zeros(min(1, len(text)), np.int64)]
-        for start in range(0, len(text), _STRIDE):
-            piece = text[start : start + _STRIDE]
-            parts.append(np.flatnonzero(piece == ord("\n")) + (start + 1))
-            advance(len(piece))
-        edges = np.concatenate(parts).astype(np.int64, copy=False)
-        whole = len(edges) > 0 and edges[-1] == len(text)
-        return edges if whole else np.append(edges, np.int64(len(text)))
-
-    def blank(self, buffer: Mapped, edges: Integers) -> Integers:
-        if len(edges) < 2:
-            return np.empty(0, np.int64)
-        starts = edges[:-1]
-        candidates = np.flatnonzero(np.frombuffer(buffer, np.uint8)[starts] <= ord(" "))
-        found = [k for k in candidates.tolist() if not buffer[edges[k] : edges[k + 1]].strip()]
-        return np.array(found, np.int64)

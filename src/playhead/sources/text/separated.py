@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import csv
 import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
-
-import numpy as np
 
 from playhead.errors import PipelineError, SourceError, UnparsableRecord
 from playhead.plan.block import Block, Nest
@@ -18,20 +15,23 @@ from playhead.plan.places import Index, Record
 from playhead.sources.arrow.columns import BadValue, Schema
 from playhead.sources.arrow.selection import require_arguments, schema_of
 from playhead.sources.arrow.types import arrow_type, require
+from playhead.sources.files.indexed import Indexed, indexed
+from playhead.sources.files.opening import Opening
 from playhead.sources.files.paths import Paths
-from playhead.sources.text import offsets
+from playhead.sources.files.remote import Remote
+from playhead.sources.files.shelf import Shelf, absolute
+from playhead.sources.files.unpacking import packing_of
+from playhead.sources.text import heads
 from playhead.sources.text.decoding import as_text
 from playhead.sources.text.dialect import BOM, Dialect, Rows
-from playhead.sources.text.offsets import FileOffsets, Offsets, first_kept
-from playhead.sources.text.texts import Texts, named
-from playhead.sources.text.walked import compression
+from playhead.sources.text.offsets import FileOffsets, Offsets, OffsetsKind
+from playhead.sources.text.texts import Texts
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 _ROW = re.compile(r"Row #\d+: ")  # pyarrow's own count, from where it began to read
 _COLUMN = re.compile(r"In CSV column #(\d+): ")
-_LOOKED_AT = 1 << 20  # bytes of rows by which types are told
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,13 +40,23 @@ class SeparatedRows(Source):
 
     op: ClassVar[str] = "csv"
 
-    texts: Texts
+    indexed: Indexed[Texts]
     parser: Parser
     parents: tuple[Node, ...] = field(default=(), kw_only=True)
 
     @property
+    def texts(self) -> Texts:
+        """What reads the rows."""
+        return self.indexed.get()
+
+    @property
     def cardinality(self) -> int:
         return self.texts.index.records
+
+    @property
+    def finite(self) -> bool:
+        """True, and no index is needed to say so."""
+        return True
 
     def gather(self, index: Index) -> Block:
         """The rows at `index` (int64[n], in any order) as n dicts: `Columns`. Thread-safe.
@@ -179,34 +189,43 @@ def separated(
     quote_char: str | None = '"',
     encoding: str = "utf-8",
     index: str | os.PathLike[str] | None = None,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> SeparatedRows:
-    """The rows of local CSV files, one file after the other, as dicts of columns.
+    """The rows of CSV files, one file after the other, as dicts of columns.
 
-    Raises `MissingSource`, `SourceError` for compressed files, `CorruptRecord` for quotes that stand where
-    none may, `PipelineError` for files of different columns.
+    Seekable through an index of offsets that is built once, of remote files when it is first needed. Raises
+    `MissingSource`, `SourceError` for compressed files and those that cannot be reached, `CorruptRecord` for
+    quotes that stand where none may, `PipelineError` for files of different columns.
     """
     require("from_csv")
     require_arguments("from_csv", columns, dtypes, fill)
     dialect = _dialect(delimiter, quote_char, encoding)
-    paths = named(files, "from_csv", "CSV file", "*.csv")
-    for path in paths:
-        if compression(path) is not None:
+    opening = Opening(Remote(storage_options or {}))
+    found = opening.find(files, "from_csv", "CSV file", "*.csv")
+    starts = {seen.path: start for seen, start in opening.starts(found, heads.START)}
+    for seen in found:
+        if packing_of(seen.path, starts[seen.path]) is not None:
             raise SourceError(
-                f"{path} is compressed, and from_csv reads rows at random",
+                f"{seen.path} is compressed, and from_csv reads rows at random",
                 help="decompress it, as with gunzip, or walk its lines with from_lines",
-                file=path,
+                file=seen.path,
             )
-    cut = Rows(dialect)
-    where = None if index is None else os.path.abspath(index)
-    found = offsets.load_or_build(paths, cut, where)
-    names = _header(found, dialect) if column_names is None else tuple(column_names)
-    texts = Texts(Offsets.of(found, skip_blank=True, header=column_names is None), cut)
-    types = _types(texts, names, dialect, dict(dtypes or {}))
+    cut, headed = Rows(dialect), column_names is None
+    names = (
+        heads.header(found, starts, cut, opening) if column_names is None else tuple(column_names)
+    )
+    first = heads.first_rows(found, starts, cut, opening, headed)
+    types = _types(first, names, dialect, dict(dtypes or {}))
     schema = schema_of(types, "from_csv", columns, None, fill)
     for name in dtypes or ():
         if name not in names:
             schema_of(types, "from_csv", columns, dtypes, fill)  # says which there are
-    return SeparatedRows(texts, Parser(names, dialect, schema))
+    shelf = Shelf(OffsetsKind(cut), opening, None if index is None else absolute(index))
+
+    def texts(found: list[FileOffsets]) -> Texts:
+        return Texts(Offsets.of(found, skip_blank=True, header=headed), opening.remote)
+
+    return SeparatedRows(indexed(shelf, found, texts), Parser(names, dialect, schema))
 
 
 def _dialect(delimiter: str, quote: str | None, encoding: str) -> Dialect:
@@ -220,52 +239,12 @@ def _dialect(delimiter: str, quote: str | None, encoding: str) -> Dialect:
     return Dialect(delimiter, quote, "utf8" if name == "utf-8" else name)
 
 
-def _header(files: Sequence[FileOffsets], dialect: Dialect) -> tuple[str, ...]:
-    """The names in the first row of each file that has any. Raises `PipelineError` where they differ."""
-    first: tuple[str, tuple[str, ...]] | None = None
-    for file in files:
-        number = first_kept(file.blank)
-        if number >= len(file.edges) - 1:
-            continue
-        with open(file.seen.path, "rb") as opened:
-            opened.seek(int(file.edges[number]))
-            raw = opened.read(int(file.edges[number + 1] - file.edges[number]))
-        row = raw.removeprefix(BOM).decode(dialect.encoding, "replace").rstrip("\r\n")
-        names = (
-            tuple(row.split(dialect.delimiter))
-            if dialect.quote is None
-            else tuple(
-                next(csv.reader([row], delimiter=dialect.delimiter, quotechar=dialect.quote))
-            )
-        )
-        if first is None:
-            first = file.seen.path, names
-        elif names != first[1]:
-            raise PipelineError(
-                f"{first[0]} has the columns {', '.join(first[1])}, and {file.seen.path} {', '.join(names)}",
-                help="all files have the same header, in one order; column_names= names the columns where "
-                "files have none",
-                file=file.seen.path,
-            )
-    if first is None:
-        raise PipelineError(
-            "from_csv: the files are empty, and a first row with the columns' names was expected",
-            help="column_names= names the columns of files without a header",
-        )
-    return first[1]
-
-
 def _types(
-    texts: Texts, names: tuple[str, ...], dialect: Dialect, dtypes: dict[str, Any]
+    rows: list[bytes], names: tuple[str, ...], dialect: Dialect, dtypes: dict[str, Any]
 ) -> pa.Schema:
-    """The types of all columns: as told, else as pyarrow guesses from the first megabyte of rows."""
+    """The types of all columns: as told, else as pyarrow guesses from the first rows."""
     import pyarrow as pa
 
-    count = min(texts.index.records, 1 << 14)
-    _, _, starts, stops = texts.index.locate(np.arange(count, dtype=np.int64))
-    sizes = np.cumsum(stops - starts)
-    count = min(count, int(np.searchsorted(sizes, _LOOKED_AT)) + 1)
-    rows = texts.read(np.arange(count, dtype=np.int64))
     told = {n: arrow_type(dtypes[n], n) for n in names if n in dtypes}
     guessed: dict[str, pa.DataType] = {}
     if rows and len(told) < len(set(names)):

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import bz2
 import contextlib
-import gzip
 import hashlib
 import io
-import lzma
-import os
 import time
-import zlib
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any, BinaryIO, ClassVar, TypeAlias
@@ -23,45 +18,25 @@ from playhead.errors import (
     PipelineError,
     PlayheadError,
     SlowResume,
-    SourceError,
     warn,
 )
 from playhead.plan.block import Block, Nest, Rows
 from playhead.plan.compute import Chunk, Compute
-from playhead.plan.node import UNKNOWN, Node, Source
+from playhead.plan.losses import Enduring, Lost, Part
+from playhead.plan.node import UNKNOWN, Node
 from playhead.plan.places import Cursor, Index, Places, Record, has_counts
-from playhead.sources.files.keeping import changed, require_file
+from playhead.sources.files.keeping import changed
 from playhead.sources.files.maps import Seen
 from playhead.sources.files.opening import Opening
+from playhead.sources.files.unpacking import Broken, Packed, Packing, Unpacked, packed, unpacked
 from playhead.sources.text.decoding import AsJson, AsText, Line, Undecodable
-
-OPENERS: dict[str, Any] = {"gzip": gzip.open, "bz2": bz2.open, "xz": lzma.open}
-_SUFFIXES = {".gz": "gzip", ".bz2": "bz2", ".xz": "xz"}
-_MAGIC = {b"\x1f\x8b\x08": "gzip", b"\xfd7zXZ\0": "xz"}
-BROKEN = (EOFError, OSError, zlib.error, lzma.LZMAError)
 
 # file, line, byte in the decompressed file, lines delivered in this pass
 State: TypeAlias = tuple[int, int, int, int]
 
 
-def compression(path: str) -> str | None:
-    """How a file is compressed: "gzip", "bz2", "xz", or None. Raises `SourceError` for others."""
-    suffix = os.path.splitext(path)[1].lower()
-    if suffix in (".zst", ".zip", ".7z"):
-        raise SourceError(
-            f"{path} is compressed in a way that is not read",
-            help="decompress it, or compress it with gzip, bz2 or xz",
-            file=path,
-        )
-    if suffix in _SUFFIXES:
-        return _SUFFIXES[suffix]
-    with open(path, "rb") as file:
-        start = file.read(6)
-    return next((kind for magic, kind in _MAGIC.items() if start.startswith(magic)), None)
-
-
 @dataclass(frozen=True, eq=False)
-class WalkedLines(Source):
+class WalkedLines(Enduring):
     """The lines of several files of which some are compressed: a stream.
 
     The cursor is a file, a line in it, the byte where that begins once it is decompressed, and how
@@ -71,15 +46,15 @@ class WalkedLines(Source):
     op: ClassVar[str] = "lines"
     counters: ClassVar[tuple[str, ...]] = ("file", "line", "byte", "index")
 
-    files: tuple[Seen, ...]
-    samples: tuple[bytes, ...]
+    files: tuple[Packed, ...]
+    opening: Opening
     decoder: AsText | AsJson
     skip_blank: bool
     parents: tuple[Node, ...] = field(default=(), kw_only=True)
 
     @property
     def cardinality(self) -> int:
-        return 0 if not any(seen.size for seen in self.files) else UNKNOWN
+        return 0 if not any(packed.seen.size for packed in self.files) else UNKNOWN
 
     @cached_property
     def seekable(self) -> bool:
@@ -93,7 +68,8 @@ class WalkedLines(Source):
 
     def describe(self) -> dict[str, Any]:
         """A digest of the files' sizes and of their first and last bytes."""
-        content = hashlib.blake2b(b"".join(self.samples), digest_size=16).hexdigest()
+        samples = b"".join(packed.sample for packed in self.files)
+        content = hashlib.blake2b(samples, digest_size=16).hexdigest()
         said = {"op": self.op, "content": content, "kind": "sampled", **self.decoder.said()}
         return {**said, "skip_blank": True} if self.skip_blank else said
 
@@ -104,16 +80,8 @@ class WalkedLines(Source):
         counted = has_counts(cursor, self.counters) and cursor.get("epoch") == epoch
         return counted and cursor["file"] <= len(self.files)
 
-    def behind(self, cursor: Cursor) -> Cursor | None:
-        """Past the next line, whatever it holds; None where its file cannot be read."""
-        try:
-            for state, _ in self._raw(cursor):
-                return _cursor(cursor["epoch"], [state], 0)
-        except PlayheadError:
-            pass
-        return None
-
-    def walk(self, cursor: Cursor, compute: Compute) -> Iterator[Chunk]:
+    def endure(self, cursor: Cursor, compute: Compute) -> Generator[Part, None, None]:
+        """The lines; the rest of a file that is damaged is lost as one."""
         epoch = cursor["epoch"]
         last: State = (cursor["file"], cursor["line"], cursor["byte"], cursor["index"])
         pace = compute.pace(self)
@@ -122,22 +90,27 @@ class WalkedLines(Source):
         began = time.perf_counter()
         with contextlib.closing(self._raw(cursor)) as lines:
             try:
-                for state, raw in lines:
-                    begin = _line_before(state, raw)
-                    try:
-                        rows.append(self.decoder.element(raw))
-                    except Undecodable as error:
-                        file, number, offset, _ = begin
-                        line = Line(self.files[file].path, number, offset)
-                        raise error.at(line) from None
-                    begun.append(begin)
-                    states.append(state)
+                for begin, state, raw in lines:
+                    error: PlayheadError | None = None
+                    if isinstance(raw, CorruptRecord):
+                        error = raw
+                    else:
+                        try:
+                            rows.append(self.decoder.element(raw))
+                            begun.append(begin)
+                            states.append(state)
+                        except Undecodable as wrong:
+                            error = wrong.at(Line(self._path(begin), begin[1], begin[2]))
                     seconds = time.perf_counter() - began
-                    if len(rows) >= pace.size or seconds > pace.seconds:
+                    if error is None and len(rows) < pace.size and seconds <= pace.seconds:
+                        continue
+                    if rows:
                         pace.report(len(rows), seconds)
                         yield self._chunk(epoch, rows, states, begun)
-                        rows, states, begun = [], [state], [state]
-                        began = time.perf_counter()
+                    rows, states, begun = [], [state], [state]
+                    began = time.perf_counter()
+                    if error is not None:
+                        yield Lost(error, _cursor(epoch, states, 0), [self._record(epoch, begin)])
             except Exception:
                 if rows:
                     yield self._chunk(epoch, rows, states, begun)
@@ -156,26 +129,38 @@ class WalkedLines(Source):
         )
 
     def _records(self, epoch: int, begun: list[State], j: int) -> list[Record]:
-        file, line, _, index = begun[j + 1]
-        return [Record(self.info.name or self.op, epoch, index, self.files[file].path, line)]
+        return [self._record(epoch, begun[j + 1])]
 
-    def _raw(self, cursor: Cursor) -> Generator[tuple[State, bytes], None, None]:
-        """The lines from a cursor on, each with where the stream stands behind it."""
+    def _record(self, epoch: int, begin: State) -> Record:
+        _, line, _, index = begin
+        return Record(self.info.name or self.op, epoch, index, self._path(begin), line)
+
+    def _path(self, state: State) -> str:
+        return self.files[state[0]].seen.path
+
+    def _raw(
+        self, cursor: Cursor
+    ) -> Generator[tuple[State, State, bytes | CorruptRecord], None, None]:
+        """The lines from a cursor on, each with where it begins, and where the stream stands behind it.
+
+        In the place of what is damaged, to its file's end, stands the error.
+        """
         line, byte, index = cursor["line"], cursor["byte"], cursor["index"]
         for number in range(cursor["file"], len(self.files)):
-            path = self.files[number].path
+            path = self.files[number].seen.path
             try:
                 with self._opened(number, byte) as file:
                     for raw in file:
+                        begin = number, line, byte, index
                         line, byte = line + 1, byte + len(raw)
                         if self.skip_blank and not raw.strip():
                             continue
                         index += 1
-                        yield (number, line, byte, index), raw
-            except BROKEN as error:
-                if isinstance(error, PlayheadError | FileNotFoundError | PermissionError):
-                    raise
-                raise CorruptRecord(
+                        yield begin, (number, line, byte, index), raw
+            except Broken as error:
+                packed = self.files[number]
+                self.opening.unchanged(packed.seen, packed.sample)  # or that is why
+                damage = CorruptRecord(
                     f"{path}, line {line + 1} at byte {byte} once decompressed: {error}",
                     help="the file is damaged or was cut short: compare it with its original, and "
                     "copy or write it again",
@@ -183,31 +168,36 @@ class WalkedLines(Source):
                     line=line + 1,
                     record=line,
                     offset=byte,
-                ) from error
+                )
+                damage.__cause__ = error
+                begin = number, line, byte, index
+                index += 1
+                yield begin, (number + 1, 0, 0, index), damage
             line = byte = 0
 
     @contextlib.contextmanager
     def _opened(self, number: int, byte: int) -> Iterator[BinaryIO]:
-        seen = self.files[number]
-        require_file(seen.path, "text file", "*.txt")
-        status = os.stat(seen.path)
-        if (status.st_size, status.st_mtime_ns) != (seen.size, seen.mtime_ns) and (
-            sample_at(seen.path) != self.samples[number]
-        ):
-            raise changed(seen.path, "since the dataset was made")
-        kind = compression(seen.path)
-        opener = open if kind is None else OPENERS[kind]
-        with opener(seen.path, "rb") as raw, io.BufferedReader(raw, 1 << 20) as file:
+        """A file, decompressed, from a byte on at which a line begins."""
+        packed = self.files[number]
+        seen = self.opening.unchanged(packed.seen, packed.sample)
+        before = max(0, byte - 1)
+        if byte and packed.packing is not None:
+            warn(
+                f"resuming in {seen.path} decompresses {byte} bytes again; files that are not "
+                "compressed are resumed at once",
+                SlowResume,
+            )
+        start = before if packed.packing is None else 0
+        blocks = unpacked(self.opening.blocks(seen, start), packed.packing)
+        with io.BufferedReader(Unpacked(blocks), 1 << 20) as file:
+            left = before - start
+            while left:
+                left -= (skipped := len(file.read(min(left, 1 << 20))))
+                if not skipped:
+                    raise changed(seen.path, "since the position was saved")
             if byte:
-                if kind is not None:
-                    warn(
-                        f"resuming in {seen.path} decompresses {byte} bytes again; files that are not "
-                        "compressed are resumed at once",
-                        SlowResume,
-                    )
-                file.seek(byte - 1)
-                before = file.read(1)
-                if not before or (before != b"\n" and file.peek(1)):
+                end = file.read(1)
+                if not end or (end != b"\n" and file.peek(1)):
                     raise changed(seen.path, "since the position was saved")
             yield file
 
@@ -218,26 +208,16 @@ class WalkedJson(WalkedLines):
     op: ClassVar[str] = "json_lines"
 
 
-def walked_lines(paths: list[str], decoder: AsText | AsJson, skip_blank: bool) -> WalkedLines:
+def walked_lines(
+    files: Sequence[Seen],
+    kinds: Sequence[Packing | None],
+    opening: Opening,
+    decoder: AsText | AsJson,
+    skip_blank: bool,
+) -> WalkedLines:
     """The lines of files that are there."""
-    statuses = [os.stat(path) for path in paths]
-    seen = tuple(
-        Seen(path, status.st_size, status.st_mtime_ns)
-        for path, status in zip(paths, statuses, strict=True)
-    )
     kind = WalkedJson if isinstance(decoder, AsJson) else WalkedLines
-    return kind(seen, tuple(sample_at(path) for path in paths), decoder, skip_blank)
-
-
-def sample_at(path: str) -> bytes:
-    status = os.stat(path)
-    return Opening().sample(Seen(path, status.st_size, status.st_mtime_ns))
-
-
-def _line_before(state: State, raw: bytes) -> State:
-    """Where the line began that ends at `state`."""
-    file, line, byte, index = state
-    return file, line - 1, byte - len(raw), index - 1
+    return kind(packed(files, kinds, opening), opening, decoder, skip_blank)
 
 
 def _cursor(epoch: int, states: list[State], j: int) -> Cursor:

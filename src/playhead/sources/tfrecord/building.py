@@ -1,143 +1,94 @@
-"""Finding indexes of TFRecord files where they are kept, and building those that are not there."""
+"""Building the indexes of TFRecord files, and telling whether one that was kept fits its file."""
 
 from __future__ import annotations
 
+import contextlib
 import os
-import sys
-import time
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TypeAlias
+from typing import BinaryIO, ClassVar
 
 import numpy as np
 
 from playhead import kernels
 from playhead.kernels import FOOTER, HEADER
-from playhead.sources.files import keeping
-from playhead.sources.files.keeping import changed, mapped
+from playhead.sources.files.keeping import changed, mapped, unreadable
 from playhead.sources.files.maps import Seen
 from playhead.sources.files.opening import Opening
 from playhead.sources.files.paths import is_remote
 from playhead.sources.files.remote import coalesced
+from playhead.sources.files.shelf import Shelf
+from playhead.sources.files.telling import Advance
 from playhead.sources.tfrecord.framing import stretches
 from playhead.sources.tfrecord.index import (
+    BEGINNING,
     SAMPLE,
     FileIndex,
     Index,
+    Part,
     Verify,
     agrees,
+    broken_part,
     corrupt,
     decode,
     encode,
     index_of,
 )
 
-Advance: TypeAlias = Callable[[int], None]
-
 CHECKED: tuple[Verify, ...] = ("always", "index")
 
-WORKERS = min(4, os.cpu_count() or 1)
-
 _STRIDE = 64 << 20
-_LONG = 1 << 30
-_KNOWN = 32 << 20
 
 
 @dataclass(frozen=True)
-class Shelf:
-    """Where the indexes of a set are kept: `where` (a directory or a URL) if given, else beside the
-    data, else in the local cache.
+class Records:
+    """The indexes of TFRecord files; with `check` the CRC of every record is checked.
+
+    tolerant: what lies behind a broken frame is one record, that cannot be read.
     """
 
-    opening: Opening
-    where: str | None = None
+    check: bool = True
+    tolerant: bool = False
+    suffix: ClassVar[str] = "index"
+    what: ClassVar[str] = "TFRecords"
 
-    def load(self, files: Sequence[Seen], check: bool) -> dict[str, FileIndex]:
-        """The indexes that fit, by path; with `check` those by which every record's CRC was checked."""
-        far = [seen for seen in dict.fromkeys(files) if is_remote(seen.path)]
-        found = [self._load(seen, check) for seen in dict.fromkeys(files) if seen not in far]
-        if far:
-            with ThreadPoolExecutor(16, "playhead-index") as pool:
-                found += pool.map(lambda seen: self._load(seen, check), far)
-        return {index.path: index for index in found if index is not None}
-
-    def add(self, seen: Seen, check: bool, advance: Advance) -> FileIndex:
-        """Build the index of a file, and keep it as soon as it is there."""
-        index = build(seen.path, check, advance, self.opening)
-        self.keep(index)
+    def build(self, seen: Seen, opening: Opening, advance: Advance) -> FileIndex:
+        """Raises `MissingSource`, `CorruptRecord`, `SourceChanged`."""
+        index = build(seen.path, self.check, advance, opening, self.tolerant)
+        if index.seen != seen:
+            raise changed(seen.path, "before it was indexed")
         return index
 
-    def keep(self, index: FileIndex) -> None:
-        """Keep an index in the first place that can be written."""
-        blob = encode(index)
-        for place in self._places(index.path):
-            if isinstance(place, Path):
-                if keeping.store([place], blob) is not None:
-                    return
-            else:
-                try:
-                    self.opening.remote.put(place, blob)
-                except OSError:
-                    continue
-                return
+    def encode(self, index: FileIndex) -> bytes:
+        """As `index.encode` does."""
+        return encode(index)
 
-    def _places(self, path: str) -> list[Path | str]:
-        """Files and URLs, the preferred one first."""
-        where = self.where
-        if not is_remote(path) and (where is None or not is_remote(where)):
-            return [*keeping.places(path, where)]
-        if is_remote(path):
-            directory, _, name = path.partition("?")[0].rpartition("/")
-            beside: Path | str = f"{directory}/{keeping.DIRECTORY}/{name}.index"
-            elsewhere, last = keeping.named_for(path), keeping.cached(path)
-        else:
-            beside, last = keeping.places(path, None)
-            elsewhere = last.name
-        if where is None:
-            return [beside, last]
-        named: Path | str = Path(where) / elsewhere
-        if is_remote(where):
-            named = f"{where.rstrip('/')}/{elsewhere}"
-        return [named, beside, last]
+    def decode(self, blob: bytes, path: str) -> FileIndex | None:
+        """As `index.decode` does."""
+        return decode(blob, path)
 
-    def _load(self, seen: Seen, check: bool) -> FileIndex | None:
-        # What lies near is asked first: whichever fits is as good.
-        for place in sorted(self._places(seen.path), key=lambda place: isinstance(place, str)):
-            index = self._read(place, seen.path)
-            if (
-                index is not None
-                and index.seen == seen
-                and (index.verified or not check)
-                and self._agrees(index)
-            ):
-                return index
-        return None
-
-    def _read(self, place: Path | str, path: str) -> FileIndex | None:
-        if isinstance(place, str):
-            blob = self.opening.remote.get(place)
-        else:
-            try:
-                blob = place.read_bytes()
-            except OSError:
-                return None
-        return None if blob is None else decode(blob, path)
-
-    def _agrees(self, index: FileIndex) -> bool:
+    def fits(self, index: FileIndex, opening: Opening) -> bool:
+        """Whether 64 frames are as it says, and every CRC was checked where that is asked for."""
+        if (self.check and not index.verified) or (index.broken and not self.tolerant):
+            return False
         if not is_remote(index.path):
-            with open(index.path, "rb") as file:
+            with _opened(index.path) as file:
                 return agrees(index, mapped(file.fileno(), os.fstat(file.fileno()).st_size))
         if index.mtime_ns:  # the store tells one version from another
             return True
         count = len(index.crcs)
+        if index.broken:
+            count -= 1
+            begin = int(index.edges[count])
+            end = min(begin + BEGINNING, index.size)
+            if kernels.masked_crc32c(opening.remote.read(index.seen, begin, end)) != index.crcs[-1]:
+                return False
         spread = np.linspace(0, count - 1, min(count, SAMPLE)).astype(np.int64)
         starts, stops = index.edges[spread], index.edges[spread + 1]
         begins = np.concatenate([starts, stops - FOOTER.size])
         ends = np.concatenate([starts + HEADER.size, stops])
         spans, which = coalesced(begins, ends)
-        read = self.opening.remote.read_all([(index.seen, *span) for span in spans])
+        read = opening.remote.read_all([(index.seen, *span) for span in spans])
         lengths = (stops - starts - kernels.FRAME).tolist()
         expected = [kernels.header(length) for length in lengths]
         expected += [FOOTER.pack(crc) for crc in index.crcs[spread].tolist()]
@@ -154,57 +105,17 @@ def load_or_build(
 ) -> Index:
     """The index of uncompressed TFRecord files, in the order of `paths`.
 
-    Indexes that fit are read; the others are built, with a progress bar where that takes long and
-    someone is watching, and kept in `where` if given, else beside the data, else in the local
-    cache. With `verify` "always" or "index" the CRC of every record has been checked, now or when
-    the index was built.
+    Indexes that fit are read; the others are built and kept, where `Shelf` says (`where` is what `index=`
+    names). With `verify` "always" or "index" the CRC of every record has been checked, now or when the index
+    was built.
 
     Raises `MissingSource` for a file that is not there, `CorruptRecord` for one that is damaged
     (with `file`, `offset` in bytes, `record` and `reason`), `SourceChanged` for one that is written
     meanwhile, and `SourceError` for one that cannot be reached.
     """
     opening = Opening()
-    shelf, files = Shelf(opening, where), opening.look(paths)
-    check = verify in CHECKED
-    return complete(shelf, files, shelf.load(files, check), check)
-
-
-def complete(
-    shelf: Shelf, files: Sequence[Seen], found: dict[str, FileIndex], check: bool
-) -> Index:
-    """The index of `files`, of which some are `found` and the others are built and kept."""
-    missing = [seen for seen in dict.fromkeys(files) if seen.path not in found]
-    total = sum(seen.size for seen in missing)
-    with keeping.progress("indexing TFRecords", total) as shown:
-        advance = _said_once(total, len(missing), shown)
-        for index in built(shelf, missing, check, advance):
-            found[index.path] = index
-    return Index.of([found[seen.path] for seen in files])
-
-
-def built(
-    shelf: Shelf,
-    files: Sequence[Seen],
-    check: bool,
-    advance: Advance = lambda count: None,
-    workers: int = WORKERS,
-) -> Iterator[FileIndex]:
-    """Build the index of each file, several at once, and keep each as soon as it is there."""
-
-    def one(seen: Seen) -> FileIndex:
-        return shelf.add(seen, check, advance)
-
-    if len(files) < 2 or workers < 2:
-        yield from map(one, files)
-        return
-    with ThreadPoolExecutor(min(workers, len(files)), "playhead-index") as pool:
-        futures = [pool.submit(one, seen) for seen in files]
-        try:
-            for future in futures:
-                yield future.result()
-        finally:
-            for future in futures:
-                future.cancel()
+    shelf = Shelf(Records(verify in CHECKED), opening, where)
+    return Index.of(shelf.load_or_build(opening.look(paths)))
 
 
 def build(
@@ -212,31 +123,53 @@ def build(
     check: bool = True,
     advance: Advance = lambda count: None,
     opening: Opening | None = None,
+    tolerant: bool = False,
 ) -> FileIndex:
-    """Scan one file; `advance` hears of every stretch of bytes that is done."""
+    """Scan one file; `advance` hears of every stretch of bytes that is done.
+
+    Raises `MissingSource`, `CorruptRecord`, `SourceChanged`; where `tolerant`, a broken frame ends the scan, and what lies
+    behind it is one record.
+    """
     if is_remote(path):
-        return _streamed(path, check, advance, opening or Opening())
-    with open(path, "rb") as file:
+        return _streamed(path, check, advance, opening or Opening(), tolerant)
+    with _opened(path) as file:
         before = os.fstat(file.fileno())
         buffer = mapped(file.fileno(), before.st_size)
-        scans: list[kernels.Scan] = []
+        seen = Seen(path, before.st_size, before.st_mtime_ns)
+        parts: list[Part] = []
         position = records = 0
         while position < before.st_size:
-            scans.append(kernels.scan(buffer, position, check, position + _STRIDE))
-            damage = scans[-1].damage
+            scan = kernels.scan(buffer, position, check, position + _STRIDE)
+            parts.append((scan.offsets, scan.lengths, scan.crcs))
+            damage = scan.damage
             if damage is not None:
-                raise corrupt(path, damage.offset, records + damage.record, damage.reason)
-            advance(scans[-1].end - position)
-            position, records = scans[-1].end, records + len(scans[-1].offsets)
+                if not tolerant or damage.reason == "data":
+                    raise corrupt(path, damage.offset, records + damage.record, damage.reason)
+                beginning = buffer[damage.offset : damage.offset + BEGINNING]
+                parts.append(broken_part(seen, damage.offset, beginning))
+                advance(before.st_size - position)
+                break
+            advance(scan.end - position)
+            position, records = scan.end, records + len(scan.offsets)
         after = os.fstat(file.fileno())
     if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):
         raise changed(path, "while it was indexed")
-    seen = Seen(path, before.st_size, before.st_mtime_ns)
-    parts = [(scan.offsets, scan.lengths, scan.crcs) for scan in scans]
     return index_of(seen, check, parts)
 
 
-def _streamed(path: str, check: bool, advance: Advance, opening: Opening) -> FileIndex:
+@contextlib.contextmanager
+def _opened(path: str) -> Iterator[BinaryIO]:
+    try:
+        file = open(path, "rb")  # noqa: SIM115
+    except OSError as error:
+        raise unreadable(path, error) from error
+    with file:
+        yield file
+
+
+def _streamed(
+    path: str, check: bool, advance: Advance, opening: Opening, tolerant: bool
+) -> FileIndex:
     (seen,) = opening.look([path])
 
     def blocks() -> Iterator[bytes]:
@@ -244,41 +177,16 @@ def _streamed(path: str, check: bool, advance: Advance, opening: Opening) -> Fil
             yield block
             advance(len(block))
 
-    parts = []
+    parts: list[Part] = []
     records = 0
     for stretch in stretches(blocks(), check):
         parts.append((stretch.offsets + stretch.base, stretch.lengths, stretch.crcs))
         records += len(stretch)
         if stretch.damage is not None:
             where = stretch.base + stretch.damage.offset
-            raise corrupt(path, where, records, stretch.damage.reason)
+            if not tolerant or stretch.damage.reason == "data":
+                raise corrupt(path, where, records, stretch.damage.reason)
+            end = min(where + BEGINNING, seen.size)
+            parts.append(broken_part(seen, where, opening.remote.read(seen, where, end)))
     opening.remote.require_same(seen, "while it was indexed")
     return index_of(seen, check, parts)
-
-
-def _said_once(total: int, files: int, advance: Advance) -> Advance:
-    """Says on stderr what a long scan will take, once that is known."""
-    if total < _LONG or sys.stderr is None:
-        return advance
-    began = time.monotonic()
-    done, said = 0, False
-
-    def heard(count: int) -> None:
-        nonlocal done, said
-        done += count
-        if not said and done >= _KNOWN:
-            said = True
-            seconds = (time.monotonic() - began) / done * (total - done)
-            which = "1 file" if files == 1 else f"{files} files"
-            print(
-                f"playhead: indexing {total / 1e9:.1f} GB of TFRecords in {which}, once: "
-                f"about {_duration(seconds)}",
-                file=sys.stderr,
-            )
-        advance(count)
-
-    return heard
-
-
-def _duration(seconds: float) -> str:
-    return f"{max(1, round(seconds))} s" if seconds < 90 else f"{round(seconds / 60)} min"

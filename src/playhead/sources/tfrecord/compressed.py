@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import time
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any, ClassVar
@@ -21,17 +21,19 @@ from playhead.errors import (
     UnparsableRecord,
     warn,
 )
-from playhead.kernels import Records
+from playhead.kernels import FRAME, Records
 from playhead.plan.block import ArraySpec, Block, Columns, Nest, object_array
 from playhead.plan.compute import Chunk, Compute
-from playhead.plan.node import UNKNOWN, Node, Source
+from playhead.plan.losses import Enduring, Lost, Part
+from playhead.plan.node import UNKNOWN, Node
 from playhead.plan.places import Cursor, Index, Places, Record, has_counts
 from playhead.sources.files.keeping import changed
 from playhead.sources.files.maps import Seen
 from playhead.sources.files.opening import Opening
+from playhead.sources.files.unpacking import Broken
 from playhead.sources.tfrecord.framing import Stretch, stretches
 from playhead.sources.tfrecord.index import corrupt, unparsable
-from playhead.sources.tfrecord.inflating import Broken, Compression, inflated
+from playhead.sources.tfrecord.inflating import Compression, inflated
 from playhead.sources.tfrecord.reading import AnyParser
 
 
@@ -45,7 +47,7 @@ class Packed:
 
 
 @dataclass(frozen=True, eq=False)
-class WalkedRecords(Source):
+class WalkedRecords(Enduring):
     """The records of several TFRecord files of which some are compressed: a stream.
 
     The cursor is a file, a record in it, and how many records came before in this pass. Going on there
@@ -89,38 +91,40 @@ class WalkedRecords(Source):
         counted = has_counts(cursor, self.counters) and cursor.get("epoch") == epoch
         return counted and cursor["file"] <= len(self.files)
 
-    def behind(self, cursor: Cursor) -> Cursor | None:
-        """Past the next record, whatever it holds; None where its file cannot be read on."""
-        file, skipped = cursor["file"], cursor["record"]
-        while file < len(self.files):
-            try:
-                with contextlib.closing(self._stretches(file, skipped)) as found:
-                    for first, stretch in found:
-                        if first + len(stretch) > skipped:
-                            past = {"file": file, "record": skipped + 1}
-                            return {**cursor, **past, "index": cursor["index"] + 1}
-            except PlayheadError:
-                return None
-            file, skipped = file + 1, 0
-        return None
-
-    def walk(self, cursor: Cursor, compute: Compute) -> Iterator[Chunk]:
+    def endure(self, cursor: Cursor, compute: Compute) -> Generator[Part, None, None]:
+        """The records; the rest of a file behind a frame that is broken is lost as one."""
         epoch, index, skipped = cursor["epoch"], cursor["index"], cursor["record"]
         pace = compute.pace(self)
         for file in range(cursor["file"], len(self.files)):
+            path = self.files[file].seen.path
+            lost: Lost | None = None
             with contextlib.closing(self._stretches(file, skipped)) as found:
-                for first, stretch in found:
-                    at = max(0, skipped - first)
-                    while at < len(stretch):
-                        stop = min(len(stretch), at + pace.size)
-                        began = time.perf_counter()
-                        block, error = self._block(file, first, stretch, at, stop)
-                        if len(block):
-                            yield self._chunk(epoch, file, first + at, index, block)
-                        if error is not None:
-                            raise error
-                        pace.report(stop - at, time.perf_counter() - began)
-                        index, at = index + len(block), stop
+                try:
+                    for first, stretch in found:
+                        at = max(0, skipped - first)
+                        while at < len(stretch):
+                            stop = min(len(stretch), at + pace.size)
+                            began = time.perf_counter()
+                            block, error = self._block(file, first, stretch, at, stop)
+                            if len(block):
+                                yield self._chunk(epoch, file, first + at, index, block)
+                            pace.report(stop - at, time.perf_counter() - began)
+                            index, at = index + len(block), at + len(block)
+                            if error is not None:
+                                record = self._record(epoch, file, first + at, index)
+                                index, at = index + 1, at + 1
+                                behind = _cursor(epoch, file, first + at, index, 0)
+                                yield Lost(error, behind, [record])
+                except CorruptRecord as error:
+                    packed = self.files[file]
+                    self.opening.unchanged(packed.seen, packed.sample)  # or that is why
+                    if error.facts["record"] < skipped:
+                        raise changed(path, "since the position was saved") from error
+                    record = self._record(epoch, file, error.facts["record"], index)
+                    index += 1
+                    lost = Lost(error, _cursor(epoch, file + 1, 0, index, 0), [record])
+            if lost is not None:
+                yield lost
             skipped = 0
 
     def _block(
@@ -170,23 +174,17 @@ class WalkedRecords(Source):
         )
 
     def _records(self, epoch: int, file: int, record: int, index: int, j: int) -> list[Record]:
-        path = self.files[file].seen.path
-        return [Record(self.info.name or self.op, epoch, index + j, path, record + j)]
+        return [self._record(epoch, file, record + j, index + j)]
 
-    def _unchanged(self, packed: Packed) -> Seen:
-        """The file as it is now. Raises `SourceChanged` where it holds something else."""
-        (seen,) = self.opening.look([packed.seen.path])
-        if seen != packed.seen and (
-            seen.size != packed.seen.size or self.opening.sample(seen) != packed.sample
-        ):
-            raise changed(seen.path, "since the dataset was made")
-        return seen
+    def _record(self, epoch: int, file: int, record: int, index: int) -> Record:
+        path = self.files[file].seen.path
+        return Record(self.info.name or self.op, epoch, index, path, record)
 
     def _stretches(self, file: int, skipped: int) -> Generator[tuple[int, Stretch], None, None]:
         """The frames of a file, and the number of each stretch's first. Raises for damaged ones."""
         packed = self.files[file]
         path = packed.seen.path
-        seen = self._unchanged(packed)
+        seen = self.opening.unchanged(packed.seen, packed.sample)
         if skipped and packed.compression:
             warn(
                 f"resuming in {path} decompresses its first {skipped} records again; files that are "
@@ -202,8 +200,9 @@ class WalkedRecords(Source):
                 first += len(stretch)
                 if stretch.damage is not None:
                     where = stretch.base + stretch.damage.offset
-                    raise corrupt(path, where, first, stretch.damage.reason)
-                end = stretch.base + int(stretch.offsets[-1])
+                    size = None if packed.compression else seen.size - where
+                    raise corrupt(path, where, first, stretch.damage.reason, size)
+                end = stretch.base + int(stretch.offsets[-1] + stretch.lengths[-1]) + FRAME
         except Broken as error:
             raise CorruptRecord(
                 f"{path}, after record {first - 1} at byte {end} once decompressed: {error}"

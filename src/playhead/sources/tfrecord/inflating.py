@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Iterable, Iterator
 from typing import Literal, TypeAlias
 
 from playhead.errors import PipelineError
+from playhead.sources.files.unpacking import Packing, unpacked
 from playhead.sources.tfrecord.framing import is_frame
 
 Compression: TypeAlias = Literal["", "GZIP", "ZLIB"]
 
-_BITS = {"GZIP": 31, "ZLIB": 15}
-_AT_ONCE = 1 << 20
-
-
-class Broken(Exception):
-    """A compressed file that cannot be decompressed to its end."""
+_PACKINGS: dict[Compression, Packing | None] = {"": None, "GZIP": "gzip", "ZLIB": "zlib"}
 
 
 def checked(compression_type: str | None, argument: str) -> Compression | None:
@@ -45,29 +40,4 @@ def inflated(blocks: Iterable[bytes], compression: Compression) -> Iterator[byte
 
     Raises `Broken` for bytes that are no such thing, or where the end is missing.
     """
-    if not compression:
-        yield from blocks
-        return
-    engine = zlib.decompressobj(_BITS[compression])
-    begun = False
-    try:
-        for block in blocks:
-            left = block
-            while left:
-                if engine.eof:
-                    left = left.lstrip(b"\0")  # what pads a file on a tape
-                    if not left:
-                        break
-                    engine = zlib.decompressobj(_BITS[compression])
-                begun = True
-                data = engine.decompress(left, _AT_ONCE)
-                left = engine.unused_data if engine.eof else engine.unconsumed_tail
-                if data:
-                    yield data
-        rest = engine.flush()
-        if rest:
-            yield rest
-    except zlib.error as error:
-        raise Broken(str(error)) from error
-    if begun and not engine.eof:
-        raise Broken("the compressed file ends before its end is marked")
+    return unpacked(blocks, _PACKINGS[compression])

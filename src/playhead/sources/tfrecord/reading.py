@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -15,51 +14,16 @@ from playhead.errors import PlayheadError
 from playhead.kernels import FOOTER, HEADER, Records
 from playhead.plan.block import Block
 from playhead.sources.files import maps
-from playhead.sources.files.blocks import Blocks
 from playhead.sources.files.keeping import Mapped, changed
-from playhead.sources.files.maps import Maps, Seen
-from playhead.sources.files.paths import is_remote
-from playhead.sources.files.remote import Remote, coalesced
+from playhead.sources.files.maps import Glances
+from playhead.sources.files.remote import Remote
+from playhead.sources.files.spans import FILES_AT_ONCE, Spans
 from playhead.sources.tfrecord.building import build
 from playhead.sources.tfrecord.example import Parser
 from playhead.sources.tfrecord.index import Checksums, Index, Integers, Verify, agrees, corrupt
 from playhead.sources.tfrecord.sequence_example import SequenceParser
 
 AnyParser: TypeAlias = Parser | SequenceParser
-
-_FILES_AT_ONCE = 64
-_PATIENCE = 1.0
-
-
-class Glances(Maps):
-    """The same, looking whether a file was written at most once in `_PATIENCE` seconds.
-
-    A batch may touch hundreds of files, and asking for a file's time costs more than reading a record.
-    """
-
-    def __init__(self, files: tuple[Seen, ...], same: Callable[[int, Mapped], bool]) -> None:
-        super().__init__(files, same)
-        self._looked: dict[int, float] = {}
-
-    def several(self, numbers: list[int]) -> list[Mapped]:
-        """The bytes of some files. Raises what `get` raises."""
-        now = time.monotonic()
-        due = now - _PATIENCE
-        found: list[Mapped] = []
-        stale: list[int] = []
-        with self._lock:
-            for position, number in enumerate(numbers):
-                known = self._open.get(number)
-                if known is None or self._looked.get(number, due) <= due:
-                    stale.append(position)
-                    found.append(b"")
-                else:
-                    self._open.move_to_end(number)
-                    found.append(known[0])
-        for position in stale:
-            found[position] = self.get(numbers[position])
-            self._looked[numbers[position]] = now
-        return found
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,17 +33,13 @@ class Reader:
     index: Index
     verify: Verify
     remote: Remote = field(default_factory=Remote)
-    maps: Glances = field(init=False, repr=False)
-    far: frozenset[int] = field(init=False, repr=False)
-    blocks: Blocks = field(init=False, repr=False)
+    spans: Spans = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         files = range(len(self.index.paths))
         seen = tuple(self.index.seen(number) for number in files)
-        object.__setattr__(self, "maps", Glances(seen, self._same))
-        far = frozenset(number for number in files if is_remote(self.index.paths[number]))
-        object.__setattr__(self, "far", far)
-        object.__setattr__(self, "blocks", Blocks(self.remote))
+        spans = Spans(Glances(seen, self._same), self.remote, watched=not self.checks)
+        object.__setattr__(self, "spans", spans)
 
     def __reduce__(self) -> tuple[type[Reader], tuple[Index, Verify, Remote]]:
         return Reader, (self.index, self.verify, self.remote)
@@ -133,10 +93,13 @@ class Reader:
         if index.size and int(index.view(np.uint64).max()) >= self.index.records:
             outside = np.flatnonzero((index < 0) | (index >= self.index.records))
             raise IndexError(f"record {index[outside[0]]} of {self.index.records}")
+        if len(self.index.broken):
+            wrong = np.flatnonzero(np.isin(index, self.index.broken))
+            if len(wrong):
+                raise self._damage(int(index[wrong[0]]))
         files = self.index.locate(index)
         edges = index + files
-        starts = self.index.edges[edges] + HEADER.size
-        stops = self.index.edges[edges + 1] - FOOTER.size
+        starts, stops = self.index.edges[edges], self.index.edges[edges + 1]
         crcs = self.index.crcs[index]
         if len(self.index.paths) == 1:
             names, which = files[:1], files
@@ -146,7 +109,7 @@ class Reader:
         everyone = np.arange(len(index))
         # Few enough files all stay open; of more, what one call holds comes on top.
         every = len(self.index.paths) <= maps._OPEN_FILES
-        size = len(names) if every else _FILES_AT_ONCE
+        size = len(names) if every else FILES_AT_ONCE
         for first in range(0, len(names), max(1, size)):
             group = names[first : first + size].tolist()
             if len(group) == len(names):
@@ -159,29 +122,9 @@ class Reader:
     def _records(
         self, files: list[int], which: Integers, starts: Integers, stops: Integers
     ) -> Records:
-        """Records, each in the `which`th of some files, as parts of buffers."""
-        if not self.far:
-            return Records(self.maps.several(files), which, starts, stops)
-        buffers: list[Mapped] = []
-        parts, begins = np.empty_like(which), np.zeros_like(starts)
-        wanted = []
-        for position, file in enumerate(files):
-            if file not in self.far:
-                parts[which == position] = len(buffers)
-                buffers += self.maps.several([file])
-                continue
-            mine = np.flatnonzero(which == position)
-            spans, part = coalesced(starts[mine] - HEADER.size, stops[mine] + FOOTER.size)
-            parts[mine] = len(buffers) + part
-            begins[mine] = np.array([start for start, _ in spans], np.int64)[part]
-            seen = self.index.seen(file)
-            for start, stop in spans:
-                wanted.append((len(buffers), (seen, start, stop)))
-                buffers.append(b"")
-        read = self.blocks.read_all([what for _, what in wanted])
-        for (position, _), data in zip(wanted, read, strict=True):
-            buffers[position] = data
-        return Records(buffers, parts, starts - begins, stops - begins)
+        """The data of records, each in the `which`th of some files, framed from `starts` to `stops`."""
+        buffers, which, starts, stops = self.spans.records(files, which, starts, stops)
+        return Records(buffers, which, starts + HEADER.size, stops - FOOTER.size)
 
     def _same(self, number: int, buffer: Mapped) -> bool:
         """Whether a file that was touched holds what was indexed."""
@@ -190,29 +133,37 @@ class Reader:
             return False
         if self.checks:
             return True
-        again = build(part.path, self.verify == "index")
+        again = build(part.path, self.verify == "index", tolerant=part.broken)
         return np.array_equal(again.edges, part.edges) and np.array_equal(again.crcs, part.crcs)
 
     def _damage(self, index: int) -> PlayheadError:
         """What is wrong with a record whose frame is not as the index says."""
         path, record, offset = self.place(index)
         file = self.index.paths.index(path)
-        if file in self.far:
+        if file in self.spans.far:
             return self._remote_damage(file, record, index)
         status = os.stat(path) if os.path.exists(path) else None
         known = (self.index.sizes[file], self.index.mtimes_ns[file])
         if status is None or (status.st_size, status.st_mtime_ns) != known:
             return changed(path, "while it was in use")
-        scan = kernels.scan(self.maps.get(file), offset, stop=offset + 1)
-        if scan.damage is None:
+        scan = kernels.scan(self.spans.maps.get(file), offset, stop=offset + 1)
+        size = self.index.sizes[file] - offset if self._is_broken(index) else None
+        if scan.damage is None or (size is not None and scan.damage.reason == "data"):
             return changed(path, "while it was in use")
-        return corrupt(path, offset, record, scan.damage.reason)
+        return corrupt(path, offset, record, scan.damage.reason, size)
+
+    def _is_broken(self, index: int) -> bool:
+        """Whether that record is no frame, but the rest of its file."""
+        return bool(np.isin(index, self.index.broken))
 
     def _remote_damage(self, file: int, record: int, index: int) -> PlayheadError:
         seen = self.index.seen(file)
         start, stop = self.index.edges[index + file : index + file + 2].tolist()
         self.remote.require_same(seen)
+        size = None
+        if self._is_broken(index):  # its length tells: all of it may be long
+            size, stop = stop - start, min(stop, start + HEADER.size)
         scan = kernels.scan(self.remote.read(seen, start, stop))
         if scan.damage is None:
             return changed(seen.path, "while it was in use")
-        return corrupt(seen.path, start, record, scan.damage.reason)
+        return corrupt(seen.path, start, record, scan.damage.reason, size)

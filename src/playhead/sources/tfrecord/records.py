@@ -5,23 +5,27 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 
 from playhead.errors import PipelineError, UnparsableRecord
 from playhead.plan.block import ArraySpec, Block, Columns, Nest
-from playhead.plan.node import Source
+from playhead.plan.failing import IgnoreErrors
+from playhead.plan.node import Node, Source
 from playhead.plan.places import Record
+from playhead.sources.files.indexed import Indexed, indexed
 from playhead.sources.files.maps import Seen
 from playhead.sources.files.opening import Opening
-from playhead.sources.files.paths import Paths, is_remote
+from playhead.sources.files.paths import Paths
 from playhead.sources.files.remote import Remote
+from playhead.sources.files.shelf import Shelf, absolute
 from playhead.sources.tfrecord import infer
-from playhead.sources.tfrecord.building import CHECKED, Shelf, complete
-from playhead.sources.tfrecord.compressed import WalkedRecords, walked_records
+from playhead.sources.tfrecord.building import CHECKED, Records
+from playhead.sources.tfrecord.compressed import Packed, WalkedRecords, walked_records
 from playhead.sources.tfrecord.example import Feature, Parser
-from playhead.sources.tfrecord.index import FileIndex, Integers, Verify, unparsable
+from playhead.sources.tfrecord.index import Index, Integers, Verify, unparsable
 from playhead.sources.tfrecord.inflating import Compression, checked, compression_of
 from playhead.sources.tfrecord.reading import AnyParser, Reader
 from playhead.sources.tfrecord.sequence_example import SequenceParser
@@ -37,6 +41,7 @@ def tfrecords(
     index: str | os.PathLike[str] | None = None,
     compression_type: str | None = None,
     storage_options: Mapping[str, Any] | None = None,
+    tolerant: bool = False,
 ) -> TFRecords | WalkedRecords:
     """The records of TFRecord files, one file after the other.
 
@@ -49,11 +54,14 @@ def tfrecords(
 
     `verify` says when the CRC of a record's data is checked: "always" is when indexing and at each
     read, "index" only when indexing, "read" only at each read, "never" not at all. `index` names a
-    directory, or a URL, for the index, which otherwise lies beside the data, or in the local cache where
-    that cannot be written.
+    directory, or a URL, for the index, which otherwise lies where `Shelf` says. Remote files are indexed when
+    that is first needed.
 
     `compression_type` is that of tf.data: "GZIP", "ZLIB" or "" (none) for all files; by default each
     file's first bytes tell. Where one is compressed, all are walked from their beginning.
+
+    `tolerant`: damage is no error before the record that has it is read. What lies behind a broken frame is one
+    record; data are not checked when indexing, but at each read.
 
     Local files are mapped into memory. Truncating one while it is in use ends the process (SIGBUS), as
     with any mapping.
@@ -71,25 +79,35 @@ def tfrecords(
         raise PipelineError(
             f'verify is "always", "index", "read" or "never", not {verify!r}', verify=verify
         )
+    if tolerant and verify == "index":
+        raise PipelineError(
+            'verify="index" stops at the first damage, before anything is read, and nothing can be left out',
+            help='verify="always" and "read" check each record when it is read',
+            verify=verify,
+        )
     compression = checked(compression_type, "compression_type")
     parser = _parser(features, context_features, sequence_features)
     opening = Opening(Remote(storage_options or {}))
-    where = None if index is None else os.fspath(index)
-    if where is not None and not is_remote(where):
-        where = os.path.abspath(where)
-    shelf, check = Shelf(opening, where), verify in CHECKED
+    where = None if index is None else absolute(index)
+    shelf = Shelf(Records(verify in CHECKED and not tolerant, tolerant), opening, where)
     seen = opening.look(opening.expand(files))
-    found: dict[str, FileIndex] = {}
-    if not compression:
-        found = shelf.load(seen, check)
-    kinds = _compressions(opening, seen, found, compression)
+    kinds = _compressions(opening, seen, compression)
     source: TFRecords | WalkedRecords
     if any(kinds):
         source = walked_records(seen, kinds, opening, parser, check=verify != "never")
     else:
-        reader = Reader(complete(shelf, seen, found, check), verify, opening.remote)
-        source = TFRecords((), reader, parser)
-    return _inferred(source) if features == "infer" else source
+        source = TFRecords(
+            (),
+            indexed(shelf, seen, lambda found: Reader(Index.of(found), verify, opening.remote)),
+            parser,
+        )
+    if features == "infer":
+        # Walked: what is said here must not wait for an index.
+        packed = tuple(Packed(*each, b"") for each in zip(seen, kinds, strict=True))
+        walked = WalkedRecords(packed, opening, None, check=verify != "never")
+        first = IgnoreErrors((walked,), False) if tolerant else walked
+        return replace(source, parser=Parser(_inferred(first)))
+    return source
 
 
 def _parser(
@@ -116,26 +134,25 @@ def _parser(
     return Parser(features) if isinstance(features, Mapping) else None
 
 
-def _inferred(source: TFRecords | WalkedRecords) -> TFRecords | WalkedRecords:
-    """The same records, parsed as the first of them ask for."""
-    records = [] if source.cardinality == 0 else source.firsts(infer.LOOKED_AT)
+def _inferred(source: Node) -> dict[str, Feature]:
+    """What the first of the records ask for."""
+    records = source.firsts(infer.LOOKED_AT) if source.cardinality else []
     features = infer.inferred(records)
     infer.say(features, len(records))
-    return replace(source, parser=Parser(features))
+    return features
 
 
 def _compressions(
     opening: Opening,
     files: Sequence[Seen],
-    found: Mapping[str, FileIndex],
     compression: Compression | None,
 ) -> list[Compression]:
-    """How each file is compressed; one that has an index is not."""
+    """How each file is compressed."""
     if compression is not None:
         return [compression] * len(files)
-    unknown = [seen for seen in dict.fromkeys(files) if seen.path not in found]
-    told = {seen.path: compression_of(start) for seen, start in opening.starts(unknown)}
-    return [told.get(seen.path, "") for seen in files]
+    starts = opening.starts(list(dict.fromkeys(files)))
+    told = {seen.path: compression_of(start) for seen, start in starts}
+    return [told[seen.path] for seen in files]
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,12 +161,21 @@ class TFRecords(Source):
 
     op: ClassVar[str] = "tfrecords"
 
-    reader: Reader
+    indexed: Indexed[Reader]
     parser: AnyParser | None
+
+    @property
+    def reader(self) -> Reader:
+        """What reads the records."""
+        return self.indexed.get()
 
     @property
     def cardinality(self) -> int:
         return self.reader.index.records
+
+    @cached_property
+    def finite(self) -> bool:
+        return True
 
     def gather(self, index: Integers) -> Block:
         """The records at `index` (int64[n], in any order) as n elements. Pure and thread-safe.
