@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from playhead import reference
+from playhead.errors import PlayheadWarning, warn
 from playhead.reference import (
     FOOTER,
     FRAME,
@@ -60,10 +61,20 @@ def _native() -> Any:
     if os.environ.get("PLAYHEAD_KERNELS") == "reference":
         return None
     try:
-        return importlib.import_module("playhead._kernels")
+        module = importlib.import_module("playhead._kernels")
     except ImportError:
         return None
+    if getattr(module, "VERSION", None) == VERSION:
+        return module
+    warn(
+        "playhead's C kernels were built from other sources than these, so the slow reference stands in; "
+        "build them again: pip install --editable .",
+        PlayheadWarning,
+    )
+    return None
 
+
+VERSION = 2  # of what the two call each other by; the same number stands in _kernels.c
 
 _c = _native()
 

@@ -68,3 +68,23 @@ def test_without_the_c_kernels_the_same_is_read(tmp_path):
     native, digest = run("", str(path), str(tmp_path / "one"))
     assert native == "True"
     assert run("reference", str(path), str(tmp_path / "other")) == ["False", digest]
+
+
+def test_kernels_of_another_version_are_left_aside_and_named():
+    stale = (
+        "import sys, types, warnings\n"
+        "warnings.simplefilter('ignore')\n"
+        "sys.modules['playhead._kernels'] = types.ModuleType('playhead._kernels')\n"
+        "with warnings.catch_warnings(record=True) as said:\n"
+        "    warnings.simplefilter('always')\n"
+        "    from playhead import kernels\n"
+        "print(kernels.NATIVE, [str(w.message) for w in said if 'build them again' in str(w.message)] != [])\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", stale],
+        env={**os.environ, "PLAYHEAD_KERNELS": "native"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.split() == ["False", "True"]
