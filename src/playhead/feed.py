@@ -79,7 +79,7 @@ def open_feed(
     size = prefetch.buffer_size
     records = None if size == AUTOTUNE else size * node.weight
     pool = _pool(prefetch, node)
-    compute = None if pool is None else _ordered(pool, prefetch, records)
+    compute = None if pool is None else _ordered(pool, prefetch, node, records)
     worker = compute or Alone(records)
     walk = _walk(node, epoch, index, cursor, epochs, worker)
     if node.seekable and prefetch.on == "threads" and not eager:
@@ -112,10 +112,12 @@ def needs_processes() -> bool:
     return has_lock is None or has_lock()
 
 
-def _ordered(pool: Pool, prefetch: Prefetch, records: int | None) -> Ordered:
+def _ordered(pool: Pool, prefetch: Prefetch, node: Node, records: int | None) -> Ordered:
     tuner = None
     if prefetch.workers == AUTOTUNE and pool.most > pool.workers:
         tuner = Tuner(pool, prefetch.found)
+        if node.seekable and node.light and needs_processes():
+            tuner.begin_with(1)  # two would hand Python's lock to and fro in more time than it takes one
     return Ordered(pool, records, timeout=prefetch.timeout, tuner=tuner)
 
 

@@ -9,6 +9,8 @@ import pytest
 
 from playhead import Dataset
 from playhead.execution.autotune import Tuner
+from playhead.execution.pool import cores
+from playhead.feed import needs_processes
 from playhead.plan.compute import Outcome
 
 CORES = 2
@@ -187,6 +189,19 @@ def test_threads_that_sleep_become_many_and_the_elements_are_the_same():
     expected = Dataset.range(30_000).shuffle(seed=1).batch(8)
     assert len(found) > 10
     assert all(np.array_equal(batch, expected[k]) for k, batch in enumerate(found))
+
+
+def test_what_is_light_begins_with_one_worker_and_all_else_with_every_core(tmp_path):
+    def workers(dataset):
+        with dataset.prefetch().iterator() as iterator:
+            next(iterator)
+            return iterator.stats()["workers"]
+
+    (tmp_path / "a.txt").write_text("line\n" * 100)
+    light = Dataset.from_lines(tmp_path / "a.txt").shuffle(seed=1).batch(5)
+    assert workers(light) == (1 if needs_processes() else cores())
+    assert workers(light.map(lambda x: x)) == cores()
+    assert workers(Dataset.from_tensor_slices(np.zeros((40, 3))).shuffle(seed=1).batch(5)) == cores()
 
 
 def test_a_number_of_workers_that_was_asked_for_stays():

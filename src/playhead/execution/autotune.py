@@ -68,6 +68,11 @@ class Tuner:
         """Whether the present number of workers is a trial."""
         return self._trial is not None
 
+    def begin_with(self, workers: int) -> None:
+        """Let `workers` work at first, where nothing was found out yet."""
+        if self._found.workers is None:
+            self._pool.resize(workers)
+
     def delivered(self, records: int, waited: float, outcome: Outcome[Any]) -> None:
         """Take note of a result: so many records came after the consumer had waited for `waited` seconds."""
         look, now = self._look, self._clock()

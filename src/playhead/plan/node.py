@@ -105,6 +105,12 @@ class Node(ABC):
         return self.parent.batches if len(self.parents) == 1 and self.seekable else None
 
     @cached_property
+    def light(self) -> bool:
+        """Whether reading is little work beside the Python around it, for which threads take turns."""
+        quick = not self.runs_user_code and all(parent.light for parent in self.parents)
+        return bool(self.parents) and quick
+
+    @cached_property
     def weight(self) -> int:
         """About how many source records make one element."""
         return max((parent.weight for parent in self.parents), default=1)

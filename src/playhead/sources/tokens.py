@@ -7,6 +7,7 @@ import io
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
@@ -63,6 +64,10 @@ class Tokens(Source):
     @property
     def cardinality(self) -> int:
         return int(self.before[-1])
+
+    @cached_property
+    def light(self) -> bool:
+        return not self.store.far
 
     def tokens_at(self, index: Integers) -> Integers:
         """The number of the first token of each window."""
@@ -123,6 +128,11 @@ class Store:
         seen = tuple(file.seen for file in files)
         self._spans = Spans(Maps(seen, self._same), self._remote)
         self._samples = samples or self._sampled()
+
+    @property
+    def far(self) -> bool:
+        """Whether a file is a remote one."""
+        return bool(self._spans.far)
 
     def __reduce__(self) -> tuple[type[Store], tuple[Any, ...]]:
         return Store, (self.files, self._remote, self._samples)

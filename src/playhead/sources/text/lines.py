@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, ClassVar
 
 from playhead.errors import PipelineError
@@ -57,6 +58,10 @@ class TextLines(Source):
     def finite(self) -> bool:
         """True, and no index is needed to say so."""
         return True
+
+    @cached_property
+    def light(self) -> bool:
+        return not self.texts.spans.far
 
     def gather(self, index: Index) -> Block:
         """The lines at `index` (int64[n], in any order) as n elements. Pure and thread-safe.

@@ -177,6 +177,10 @@ class TFRecords(Source):
     def finite(self) -> bool:
         return True
 
+    @cached_property
+    def light(self) -> bool:
+        return not self.reader.spans.far
+
     def gather(self, index: Integers) -> Block:
         """The records at `index` (int64[n], in any order) as n elements. Pure and thread-safe.
 
