@@ -113,8 +113,9 @@ class Readers:
         `tf.train.SequenceExample`: a pair of dicts.
         verify: check both CRCs "always" (when the index is built and at each read), when the "index" is
         built, at each "read" (so that `ignore_errors` can leave out what is damaged), or "never".
-        index: a directory or URL for the index, instead of the files' own (or, where that cannot be
-        written, the user's cache).
+        index: a directory or URL for the index. Unless told it lies beside the files, where that cannot be
+        written in the directory of the run that `playhead.keras.fit` saves, and last in the user's cache;
+        that of remote files in the run's directory first.
         compression_type: "GZIP", "ZLIB" or "" for all files; None tells it from each file's first bytes.
         Where one file is compressed, all are a stream: resuming decompresses the file it stands in again.
         storage_options: what fsspec is given for remote files.

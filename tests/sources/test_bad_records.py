@@ -567,9 +567,7 @@ def test_what_comes_before_damage_does_not_depend_on_where_the_walk_began(tmp_pa
 
 
 @pytest.mark.parametrize("suffix", ["", ".gz"])
-def test_a_store_that_is_out_of_reach_is_an_error_and_no_bad_records(
-    tmp_path, monkeypatch, suffix
-):
+def test_a_store_that_is_out_of_reach_is_an_error_and_no_bad_records(tmp_path, monkeypatch, suffix):
     monkeypatch.setattr(remote, "_FIRST_WAIT", 0.0)
     text = b"".join(b"%d\n" % k for k in range(1000)) + bytes(8 << 20) + b"\n"
     data = gzip.compress(text, 0) if suffix else text  # more than one block

@@ -121,6 +121,11 @@ def test_a_file_that_is_no_picture_is_named_and_can_be_left_out(tmp_path):
     it = make().iterator()
     assert [int(label) for _, label in it] == [0, 1]
     assert it.position.cursor["ignored"] == 3
+    said = [reason.error for reason in make().ignored()]
+    assert said == [reason.error for reason in make().ignored()]  # the same words in every run
+    assert said[2].endswith(
+        "cannot be decoded: 0 bytes that are no picture (JPEG, PNG, BMP, GIF, WEBP)"
+    )
     assert_resumes_exactly(make)
 
 
@@ -148,6 +153,27 @@ def test_describing_tells_names_sizes_and_bytes_and_no_directory(folder, tmp_pat
     names = ["b", "a", "c", "empty"]
     assert len({str(s) for s in (said, other, more)}) == 3
     assert Dataset.from_image_folder(moved, class_names=names).operations() != more
+
+
+def test_links_to_files_are_followed_and_links_to_directories_are_not(tmp_path):
+    data = tmp_path / "data"
+    for name in ("a/deep/0.jpg", "b/folder.png/1.png", "elsewhere/2.gif"):
+        (data / name).parent.mkdir(parents=True, exist_ok=True)
+        (data / name).write_bytes(name.encode())
+    (data / "b" / "link.JPG").symlink_to(data / "elsewhere" / "2.gif")
+    (data / "b" / "more.jpg").symlink_to(data / "a")
+    (data / "b" / "again").symlink_to(data / "b")
+    (data / "b" / "itself").symlink_to("itself")
+    ds = Dataset.from_image_folder(data, class_names=["b", "a", "elsewhere"])
+    names = ["b/link.JPG", "b/folder.png/1.png", "a/deep/0.jpg", "elsewhere/2.gif"]
+    assert ds.node.found.names == tuple(names)
+    assert ds.node.found.sizes.tolist() == [15, 18, 12, 15]
+    assert [int(label) for _, label in Dataset.from_image_folder(f"{data}/../data/")] == [
+        0,
+        1,
+        1,
+        2,
+    ]
 
 
 def test_what_cannot_be_found_is_refused(folder, tmp_path):

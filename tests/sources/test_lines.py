@@ -36,7 +36,7 @@ from playhead.sources.files.opening import Opening
 from playhead.sources.text.cuts import Lines
 from playhead.sources.text.lines import TextLines, lines
 from playhead.sources.text.offsets import OffsetsKind, decode, encode
-from playhead.testing import assert_resumes_exactly
+from playhead.testing import assert_resumes_exactly, equal
 
 
 @pytest.fixture(autouse=True)
@@ -113,6 +113,54 @@ def test_a_last_line_without_an_end_an_empty_file_and_crlf(tmp_path):
     assert list(Dataset.from_lines(tmp_path / "b.txt")) == []
 
 
+@settings(
+    max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    pieces=st.lists(
+        st.sampled_from(
+            ["a", "\r\n", *"\n\n\r\v\f\x1c\x1d\x1e\x85\0\u2028\u2029\ufeffä", "\N{GRINNING FACE}"]
+        ),
+        max_size=12,
+    ),
+    encoding=st.sampled_from(["utf-8", "utf-8-sig", "utf-7"]),
+    draw=st.data(),
+)
+def test_only_the_byte_10_ends_a_line_of_text(tmp_path_factory, pieces, encoding, draw):
+    data = "".join(pieces).encode(encoding)
+    expected = [line.decode(encoding) for line in split(data)]
+    path = write(tmp_path_factory.mktemp("data") / "a", data)
+    source = lines(path, encoding=encoding)
+    index = draw.draw(st.permutations(range(len(expected))))
+    assert source.gather(np.arange(len(expected))).nest.tolist() == expected
+    found = source.gather(np.array(index, np.int64)).nest.tolist()
+    assert found == [expected[k] for k in index]
+
+
+@pytest.mark.parametrize(
+    ("errors", "read"),
+    [
+        ("replace", ["\ufffd", "a\ufffd", "b", "\ufffd"]),
+        ("ignore", ["", "a", "b", ""]),
+        ("surrogateescape", ["\udce2\udc82", "a\udcff", "b", "\udcf0"]),
+    ],
+)
+def test_bytes_that_are_no_text_never_reach_into_the_next_line(tmp_path, errors, read):
+    path = write(tmp_path / "a", b"\xe2\x82\na\xff\r\nb\n\xf0")
+    assert lines(path, errors=errors).gather(np.arange(4)).nest.tolist() == read
+    for k, at in enumerate((0, 1, None, 0)):
+        if at is not None:
+            with pytest.raises(UnparsableRecord, match=rf"line {k + 1} at .* its byte {at} "):
+                lines(path).gather(np.arange(k, 4))
+
+
+def test_long_lines_are_read_among_short_ones(tmp_path):
+    texts = ["ä" * 3000, "", "b" * 100_000, "c\v"]
+    path = write(tmp_path / "a", "\n".join(texts).encode())
+    for some in ([0], [1, 3], [1, 1, 3], [3, 2, 1, 0], [0, 1, 2]):
+        assert lines(path).gather(np.array(some)).nest.tolist() == [texts[k] for k in some]
+
+
 def test_a_file_named_twice_is_read_twice_and_a_pattern_is_sorted(tmp_path):
     for name in "ba":
         write(tmp_path / name, name.encode())
@@ -171,6 +219,7 @@ def test_dtypes_decide_what_json_becomes(tmp_path):
     ("line", "dtypes", "said"),
     [
         (b'{"a": 1', None, "not JSON: "),
+        (b"{} {}", None, "not JSON: Extra data at character 3"),
         (b"", None, "not JSON: "),
         (b"[" * 100_000, None, "not JSON"),
         (b'{"a": 3000000000}', None, "dtypes={'a': np.int64}"),
@@ -220,7 +269,9 @@ def test_the_layout_is_the_documented_one(tmp_path):
 
 def test_an_index_cut_or_flipped_anywhere_is_not_believed(tmp_path, scans):
     path = write(tmp_path / "a", b"one\n\ntwo")
-    blob = bytearray(encode(OffsetsKind(Lines()).build(*Opening().look([path]), Opening()), Lines()))
+    blob = bytearray(
+        encode(OffsetsKind(Lines()).build(*Opening().look([path]), Opening()), Lines())
+    )
     assert decode(bytes(blob), path, Lines()) is not None
     for place in range(len(blob)):
         assert decode(bytes(blob[:place]), path, Lines()) is None
@@ -439,6 +490,133 @@ def test_lists_of_numbers_are_what_a_python_value_becomes(tmp_path):
         assert got.tobytes() == wanted.tobytes()
 
 
+COLUMNS = {
+    "int64": st.integers(-(2**63), 2**63 - 1),
+    "uint64": st.integers(0, 2**64 - 1),
+    "int8": st.integers(-128, 127) | st.booleans(),
+    "float64": st.floats() | st.integers(-(2**60), 2**60),
+    "float32": st.floats(width=32) | st.none(),
+    "bool": st.booleans(),
+    "list of int16": st.lists(st.integers(-(2**15), 2**15 - 1), max_size=3),
+    "list of float32": st.lists(st.floats(width=32) | st.integers(-99, 99), max_size=3),
+    "list of lists": st.lists(st.lists(st.integers(-9, 9), min_size=2, max_size=2), max_size=2),
+    "str": st.text(max_size=3),
+    "bytes": st.text(max_size=3),
+    "object": st.none() | st.integers() | st.lists(st.text(max_size=2), max_size=2),
+    "untold": st.integers(-(2**31), 2**31 - 1) | st.text(max_size=2) | st.booleans(),
+    "float untold": st.floats(width=32),
+    "list untold": st.lists(st.integers(-9, 9), max_size=2),
+}
+DTYPES = {
+    **{name: np.dtype(name) for name in ("int64", "uint64", "int8", "float64", "float32", "bool")},
+    "list of int16": np.dtype(np.int16),
+    "list of float32": np.dtype(np.float32),
+    "list of lists": np.dtype(np.int32),
+    "str": str,
+    "bytes": bytes,
+    "object": object,
+}
+
+
+def as_told(value, dtype):
+    """What a value of JSON becomes, by the words of `from_json_lines`."""
+    if dtype is None:
+        return as_element(value)
+    if isinstance(dtype, np.dtype):
+        return np.array(value, dtype)[()]
+    return value.encode() if dtype is bytes else value
+
+
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    names=st.lists(st.sampled_from(sorted(COLUMNS)), min_size=1, max_size=4, unique=True),
+    nested=st.booleans(),
+    alike=st.booleans(),
+    draw=st.data(),
+)
+def test_objects_are_read_alike_together_and_alone(tmp_path_factory, names, nested, alike, draw):
+    row = {name: COLUMNS[name] for name in names}
+    one = st.fixed_dictionaries(row) if alike else st.fixed_dictionaries({}, optional=row)
+    rows = draw.draw(st.lists(one, max_size=6))
+    written = [json.dumps({"in": row} if nested else row) for row in rows]
+    path = write(tmp_path_factory.mktemp("data") / "a", "\n".join(written).encode())
+    source = Dataset.from_json_lines(path, dtypes={**DTYPES, "in": DTYPES}).node
+    together = source.gather(np.arange(len(rows))).rows()
+    alone = [source.gather(np.array([k])).rows()[0] for k in range(len(rows))]
+    for found in (together, alone):
+        for got, line in zip(found, written, strict=True):
+            value = json.loads(line)
+            assert list(got) == list(value)
+            if nested:
+                got, value = got["in"], value["in"]
+            wanted = {name: as_told(part, DTYPES.get(name)) for name, part in value.items()}
+            assert list(got) == list(wanted) and equal(got, wanted)
+
+
+F32, I32 = np.float32, np.int32
+
+
+@pytest.mark.parametrize(
+    ("rows", "dtype", "wanted"),
+    [
+        (["[1]", "[]"], None, [np.array([1], I32), np.array([], F32)]),
+        (["[1.0]", "[]", "[2]"], F32, [np.array(v, F32) for v in ([1], [], [2])]),
+        (["[true]", "true"], None, [np.array([True]), np.bool_(True)]),
+        (["true", "5"], np.bool_, [np.bool_(True), np.bool_(True)]),
+        (["1", "2.5"], None, [I32(1), F32(2.5)]),
+        (["-0.0", "3"], F32, [F32(-0.0), F32(3)]),
+        ([" 1", "2\t"], np.int8, [np.int8(1), np.int8(2)]),
+        (['{"a": 1}', '{"a": 2, "c": 3}'], None, [{"a": I32(1)}, {"a": I32(2), "c": I32(3)}]),
+        (["{}", '{"c": 3}', "{}"], None, [{}, {"c": I32(3)}, {}]),
+        (["1", '"2"'], F32, ["", '"2" is no float32']),
+        (["[0.5]", '[0.5, "2"]'], F32, ["", '[0.5, "2"] is no float32']),
+        (["[1]", "[true, 1.5]"], I32, ["", "[true, 1.5] is no int32"]),
+        (["2147483647", "2147483648"], None, ["", "a whole number that does not fit int32"]),
+    ],
+)
+def test_values_of_several_lines_are_each_what_it_is_alone(tmp_path, rows, dtype, wanted):
+    """Where one is none, `wanted` has what is said of it."""
+    path = write(tmp_path / "a", "".join(f'{{"v": {row}}}\n' for row in rows).encode())
+    for dtypes in ({"v": dtype}, {"v": dtype, "other": str}):
+        source = Dataset.from_json_lines(path, dtypes=dtypes).node
+        index = np.arange(len(rows))
+        if isinstance(wanted[-1], str):
+            for some in (index, index[-1:]):
+                with pytest.raises(UnparsableRecord) as caught:
+                    source.gather(some)
+                assert wanted[-1] in caught.value.reason and caught.value.line == len(rows)
+            continue
+        alone = [source.gather(index[k : k + 1]).rows()[0] for k in index]
+        for found in (source.gather(index).rows(), alone):
+            assert equal(found, [{"v": value} for value in wanted])
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "said"),
+    [
+        ('{"a": 1, "b": 1}\n{"a": "x", "b": "x"}\n', 1, "['b']: 1 is no str"),
+        ('{"a": 1, "b": "x"}\n{"a": 300, "b": "x"}\n', 2, "['a']: 300 is no int8"),
+        ('{"a": [1], "b": "x"}\n{"a": [1, 300], "b": 1}\n', 2, "['a']: [1, 300] is no int8"),
+        ('{"a": 1, "b": []}\n{"a": 1.5, "b": []}\n', 1, "['b']: [] is no str"),
+        ('{"a": 1, "c": 1}\n{"a": 1, "c": 3000000000}\n', 2, "['c']: a whole number"),
+        ('{"a": 1, "c": {"d": 1}}\n{"a": 1, "c": {"d": [[1], []]}}\n', 2, "['c']['d']: a list"),
+        ('{"a": 1, "b": 2}\nnonsense\n', 1, "['b']: 2 is no str"),
+        ('{"e": "x", "b": 2}\n{"e": "\\ud800", "b": "x"}\n', 1, "['b']: 2 is no str"),
+    ],
+)
+def test_of_several_bad_lines_the_first_is_named(tmp_path, text, line, said):
+    path = write(tmp_path / "a", text.encode())
+    ds = Dataset.from_json_lines(path, dtypes={"a": np.int8, "b": str, "e": bytes})
+    with pytest.raises(UnparsableRecord) as caught:
+        ds.node.gather(np.arange(2))
+    assert said in str(caught.value) and caught.value.line == line
+    copy = pickle.loads(pickle.dumps(ds.node))
+    with pytest.raises(UnparsableRecord, match=f"line {line} at"):
+        copy.gather(np.arange(2))
+
+
 def test_what_is_no_line_of_json_says_how_it_is_read(tmp_path):
     path = tmp_path / "a.jsonl"
     for text, said in (
@@ -470,9 +648,9 @@ def test_a_plain_file_that_is_cut_or_goes_on_while_it_is_walked_is_an_error(tmp_
     (tmp_path / "b.gz").write_bytes(gzip.compress(b"end\n"))
     for size in (len(whole) - 80, len(whole) + 80):
         path = write(tmp_path / "a", whole)
-        ds = Dataset.from_lines([path, tmp_path / "b.gz"])
+        ds = Dataset.from_lines([path, tmp_path / "b.gz"]).batch(1000)
         with ds.iterator() as iterator:
-            assert next(iterator) == "0000000"
+            assert next(iterator)[0] == "0000000"
             os.truncate(path, size)
             with pytest.raises(SourceChanged) as caught:
                 list(iterator)

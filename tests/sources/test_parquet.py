@@ -160,6 +160,77 @@ def test_a_null_is_named_by_file_row_and_column(tmp_path):
     assert narrow[2]["x"] == 300 and narrow[2]["x"].dtype == np.int16
 
 
+def test_columns_of_every_width_with_nulls_in_some_row_groups_come_back_in_any_order(tmp_path):
+    numbers = list(range(24))
+    words = ["", "a\0", "日本", "word"] * 6
+    table = pa.table(
+        {
+            "": pa.array(numbers, pa.int8()),
+            "i": pa.array([k << 40 for k in numbers], pa.int64()),
+            "f0": pa.array([k / 4 for k in numbers], pa.float16()),
+            "some": pa.array([None if k == 9 else k for k in numbers], pa.uint16()),
+            "few": pa.array([None if k in (2, 20) else k for k in numbers], pa.float64()),
+            "day": pa.array(numbers, pa.date32()),
+            "word": pa.array(words, pa.string()),
+            "data": pa.array([word.encode() for word in words], pa.large_binary()),
+            "said": pa.array([None if k == 9 else words[k] for k in numbers], pa.string()),
+        }
+    )
+    path = write(tmp_path / "a", table, row_group_size=5)
+    ds = Dataset.from_parquet(path, fill={"some": 99, "said": "none"})
+    dtypes = {"": "i1", "i": "i8", "f0": "f2", "some": "u2", "few": "f8", "day": "M8[D]"}
+    expected = {
+        **{name: np.array(numbers).astype(dtype) for name, dtype in dtypes.items()},
+        "i": np.array(numbers, np.int64) << 40,
+        "f0": np.array(numbers, np.float16) / np.float16(4),
+        **{name: np.array(words, object) for name in ("word", "said")},
+        "data": np.array([word.encode() for word in words], object),
+    }
+    expected["some"][9], expected["said"][9] = 99, "none"
+    expected["few"][[2, 20]] = np.nan
+    random = np.random.default_rng(0)
+    orders = [np.arange(24), np.arange(24)[::-1], np.arange(3, 13), np.array([7, 5, 9])]
+    for index in [*orders, *(random.integers(0, 24, n) for n in (1, 2, 7, 40))]:
+        found = ds.node.gather(index.astype(np.int64)).nest
+        assert list(found) == table.column_names
+        assert difference(found, {name: expected[name][index] for name in found}) is None
+
+
+def test_text_that_is_no_utf8_in_one_of_several_row_groups_is_named(tmp_path):
+    values = [b"ok"] * 12
+    values[7] = b"\xff"
+    path = write(tmp_path / "a", pa.table({"x": range(12), "s": pa.array(values, pa.binary())}))
+    ds = Dataset.from_parquet(path, dtypes={"s": str})
+    with pytest.raises(UnparsableRecord) as caught:
+        ds.shuffle(seed=1).batch(12)[0]
+    assert (caught.value.file, caught.value.record, caught.value.column) == (path, 7, "s")
+    assert len(list(ds.shuffle(seed=1).ignore_errors())) == 11
+    raw = Dataset.from_parquet(path).shuffle(seed=1).batch(12)[0]
+    assert sorted(raw["s"].tolist()) == sorted(values) and sorted(raw["x"].tolist()) == list(
+        range(12)
+    )
+
+
+def test_text_kept_as_views_is_filled_and_read_from_files_that_are_not_alike(tmp_path):
+    for name, values, nullable in (("a", ["x", None, "z"], True), ("b", ["u", "v", "w"], False)):
+        field = pa.field("s", pa.string_view(), nullable=nullable)
+        write(tmp_path / name, pa.table([pa.array(values, field.type)], pa.schema([field])))
+    ds = Dataset.from_parquet([tmp_path / "a", tmp_path / "b"], fill={"s": "y"})
+    assert ds.node.gather(np.arange(6)[::-1]).nest["s"].tolist() == list("wvuzyx")
+    assert ds.element_spec["s"].dtype is str
+
+
+def test_no_column_is_kept_twice(tmp_path, decoded):
+    table = pa.table({"x": range(800), "y": [float(k) for k in range(800)], "s": ["word"] * 800})
+    path = write(tmp_path / "a", table, row_group_size=100)
+    group = table.slice(0, 100).combine_chunks()
+    room = sum(column.nbytes for column in group.columns)
+    ds = Dataset.from_parquet(path, cache_bytes=int(2.5 * room))
+    for k in (0, 100, 1, 101, 200, 201, 102, 2):
+        ds[k]
+    assert decoded == [0, 1, 2, 0]
+
+
 def test_files_of_unlike_columns_are_refused(tmp_path):
     a = write(tmp_path / "a", pa.table({"x": [1], "y": [1]}))
     b = write(tmp_path / "b", pa.table({"x": ["1"]}))

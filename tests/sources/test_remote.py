@@ -405,7 +405,7 @@ def test_files_of_several_hosts_are_looked_at_anew(memory):
 
         @classmethod
         def _strip_protocol(cls, path):
-            return "/" + path.partition("://")[2]
+            return "/" + path.rpartition("://")[2].lstrip("/")
 
         @staticmethod
         def _get_kwargs_from_urls(url):

@@ -255,3 +255,10 @@ def test_a_file_that_grows_or_shrinks_while_its_first_rows_are_read_is_an_error(
     with pytest.raises(SourceChanged) as caught:
         first_rows(seen, starts, Rows(Dialect(",", '"', "utf8")), opening, headed=False)
     assert caught.value.file == seen[0].path
+
+
+def test_a_file_that_is_no_csv_at_all_is_named(tmp_path):
+    (tmp_path / "a.csv").write_bytes(b"a" * 200_000 + b"\n")
+    with pytest.raises(CorruptRecord, match=r"a\.csv: its first row does not hold") as caught:
+        Dataset.from_csv(tmp_path / "a.csv")
+    assert "column_names" in str(caught.value)

@@ -40,8 +40,9 @@ class Shuffle(Node):
         if not self.parent.seekable:
             raise PipelineError(
                 "shuffle needs a seekable dataset, and this one is a stream (it must be walked)",
-                help="put shuffle before filter and the like, on the source's records; or give "
-                "shuffle(buffer_size=...), which permutes windows of that many elements",
+                help="put shuffle before what made it one (filter, ignore_errors, on_error= ...), on the "
+                "source's records; where the source is a stream itself (compressed files, generators), "
+                "shuffle(buffer_size=...) permutes windows of that many elements",
             )
         if self.buffer_size is None and not self.parent.finite and self.parent.length is None:
             raise PipelineError(

@@ -130,15 +130,28 @@ def folder(directory: str | os.PathLike[str], endings: tuple[str, ...], remote: 
 
 
 def _walked(root: str, endings: tuple[str, ...]) -> Iterator[tuple[str, int]]:
-    for where, _, files in os.walk(root, onerror=_raise):
-        for file in files:
-            if file.lower().endswith(endings):
-                path = os.path.join(where, file)
-                yield os.path.relpath(path, root).replace(os.sep, "/"), os.stat(path).st_size
+    """The files below a directory, from there, and their sizes; links to directories are not followed."""
+    waiting = [(root, "")]
+    while waiting:
+        directory, above = waiting.pop()
+        try:
+            with os.scandir(directory) as there:
+                entries = list(there)
+        except OSError as error:
+            raise unreadable(directory, error) from error
+        for entry in entries:
+            if _is_directory(entry):
+                if not entry.is_symlink():
+                    waiting.append((entry.path, f"{above}{entry.name}/"))
+            elif entry.name.lower().endswith(endings):
+                yield above + entry.name, entry.stat().st_size
 
 
-def _raise(error: OSError) -> None:
-    raise unreadable(str(error.filename), error) from error
+def _is_directory(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # a link that leads to itself
+        return False
 
 
 def _on_store(root: str, endings: tuple[str, ...], remote: Remote) -> Folder:

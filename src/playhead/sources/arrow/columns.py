@@ -12,6 +12,7 @@ import itertools
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -52,7 +53,7 @@ class Schema:
     def names(self) -> list[str]:
         return list(self.types.names)
 
-    @property
+    @cached_property
     def columnar(self) -> bool:
         """Whether all elements have the same shapes."""
         return not any(varies(field.type) for field in self.types)

@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
+import bisect
 import hashlib
+import itertools
 from collections import OrderedDict
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from playhead.errors import CorruptRecord, SourceError, UnparsableRecord
-from playhead.plan.aligned import aligned_empty
 from playhead.plan.block import Block
 from playhead.plan.lock import Lock
 from playhead.plan.places import Index
 from playhead.sources.arrow.chunks import fetched
 from playhead.sources.arrow.columns import BadValue, Schema
 from playhead.sources.arrow.footers import Footer, Footers
+from playhead.sources.arrow.held import Held, hold
+from playhead.sources.arrow.picked import Picked
 from playhead.sources.arrow.types import with_offsets
+from playhead.sources.files.flight import in_order
 from playhead.sources.files.keeping import unreadable
 from playhead.sources.files.paths import is_remote
 
@@ -27,14 +29,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _AT_ONCE = 8  # row groups of remote files that are fetched at once for one batch
-
-
-@dataclass(frozen=True, slots=True)
-class Held:
-    """A row group in memory, and those of its columns that are arrays of numbers as they lie there."""
-
-    table: pa.Table
-    views: dict[str, np.ndarray[Any, Any]]
 
 
 class Groups:
@@ -51,7 +45,8 @@ class Groups:
         rows = [np.array(file.rows, np.int64) for file in files]
         counts = np.concatenate([np.empty(0, np.int64), *rows])
         self.edges = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
-        self.count = int(self.edges[-1])
+        self._edges: list[int] = self.edges.tolist()
+        self.count: int = self._edges[-1]
         self._firsts = np.cumsum([0, *(len(file.rows) for file in files)])
         self._kept: OrderedDict[int, Held] = OrderedDict()
         self._reading: dict[int, Lock] = {}
@@ -86,44 +81,47 @@ class Groups:
         outside = np.flatnonzero((index < 0) | (index >= self.count))
         if len(outside):
             raise IndexError(f"row {index[outside[0]]} of {self.count}")
-        groups = np.searchsorted(self.edges, index, side="right") - 1
-        order = np.argsort(groups, kind="stable")
-        borders = np.flatnonzero(np.diff(groups[order], prepend=-1, append=-1))
-        # positions in `index`, rows, the group they are in
-        parts: list[tuple[Index, Index, Held]] = []
-        places = [
-            order[start:stop]
-            for start, stop in zip(borders[:-1].tolist(), borders[1:].tolist(), strict=True)
-        ]
-        touched = [int(groups[here[0]]) for here in places]
-        for here, group, held in zip(places, touched, self._several(touched), strict=True):
-            parts.append((here, index[here] - self.edges[group], held))
-        ready: dict[str, np.ndarray[Any, Any]] = {}
-        for name in self.schema.names:
-            views = [held.views[name] for _, _, held in parts if name in held.views]
-            if parts and len(views) == len(parts):
-                ready[name] = out = aligned_empty((len(index),), views[0].dtype)
-                for (here, rows, _), view in zip(parts, views, strict=True):
-                    out[here] = view[rows]
+        if not len(index):
+            return self.schema.block(self.schema.types.empty_table(), 0)
+        picked, order, borders = self._picked(index)
+        ready = {**picked.numbers(), **picked.texts()}
         rest = [name for name in self.schema.names if name not in ready]
-        table = self.schema.types.empty_table().select(rest)
-        if rest and parts:
-            pieces = [_taken(held.table.select(rest), rows) for _, rows, held in parts]
+        table = pa.table({})
+        if rest:
+            pieces = picked.tables(rest)
             if any(piece.schema != pieces[0].schema for piece in pieces):
-                for number, (here, _, _) in enumerate(parts):
+                for number, start in enumerate(borders):
                     try:
                         pieces[number] = self.schema.cast(pieces[number])
                     except BadValue as error:
-                        raise self._unfit(error, int(index[here[error.row]])) from None
-            table = pa.concat_tables(pieces)
-            if (order[:-1] > order[1:]).any():
-                back = np.empty(len(order), np.int64)
-                back[order] = np.arange(len(order))
-                table = table.combine_chunks().take(back)
+                        raise self._unfit(error, int(index[order[start + error.row]])) from None
+            table = pieces[0] if len(pieces) == 1 else pa.concat_tables(pieces)
+            if picked.back is not None:
+                table = table.combine_chunks().take(pa.array(picked.back))
         try:
             return self.schema.block(table, len(index), ready)
         except BadValue as error:
             raise self._unfit(error, int(index[error.row])) from None
+
+    def _picked(self, index: Index) -> tuple[Picked, Index, list[int]]:
+        """The rows at `index`; which of `index` each of them is; and where those of each group begin."""
+        order = np.arange(len(index))
+        ends = int(index.min()), int(index.max())
+        first, last = (bisect.bisect_right(self._edges, row) - 1 for row in ends)
+        if first == last:
+            rows = index - self._edges[first]
+            return Picked([self._held(first)], [_run(rows)], None), order, [0]
+        groups = np.searchsorted(self.edges, index, side="right") - 1
+        back = None
+        if (groups[1:] < groups[:-1]).any():
+            back, order = order.copy(), np.argsort(groups, kind="stable")
+            back[order] = np.arange(len(index))
+            groups = groups[order]
+        rows = index[order] - self.edges[groups]
+        borders = [0, *(np.flatnonzero(groups[1:] != groups[:-1]) + 1).tolist()]
+        spans = itertools.pairwise([*borders, len(index)])
+        held = list(self._several(groups[borders].tolist()))
+        return Picked(held, [_run(rows[start:stop]) for start, stop in spans], back), order, borders
 
     def _unfit(self, error: BadValue, index: int) -> UnparsableRecord:
         path, row = self.place(index)
@@ -140,8 +138,7 @@ class Groups:
         """Row groups, decoded; those of remote files are waited for together."""
         if not self._far or len(groups) < 2:
             return map(self._held, groups)
-        with ThreadPoolExecutor(min(_AT_ONCE, len(groups)), "playhead-parquet") as pool:
-            return list(pool.map(self._held, groups))
+        return list(in_order(self._held, groups, _AT_ONCE))
 
     def _held(self, group: int) -> Held:
         """A row group, decoded; by one thread only where several want it."""
@@ -155,14 +152,13 @@ class Groups:
             with self._lock:
                 found = self._kept.get(group)
             if found is None:
-                table = self._decoded(group)
-                found = Held(table, self.schema.views(table))
+                found = hold(self._decoded(group), self.schema)
                 with self._lock:
                     self._kept[group] = found
                     self._reading.pop(group, None)
-                    held = sum(kept.table.nbytes for kept in self._kept.values())
+                    held = sum(kept.nbytes for kept in self._kept.values())
                     while held > self.most and len(self._kept) > 1:
-                        held -= self._kept.popitem(last=False)[1].table.nbytes
+                        held -= self._kept.popitem(last=False)[1].nbytes
         return found
 
     def _damage(self, group: int, reason: str) -> CorruptRecord:
@@ -213,8 +209,9 @@ class Groups:
         return with_offsets(table.combine_chunks())
 
 
-def _taken(table: pa.Table, rows: Index) -> pa.Table:
+def _run(rows: Index) -> slice | Index:
+    """The rows as a slice where they are neighbours, in order."""
     first, count = int(rows[0]), len(rows)
-    if int(rows[-1]) - first == count - 1 and bool((np.diff(rows) == 1).all()):
-        return table.slice(first, count)
-    return table.take(rows)
+    if int(rows[-1]) - first == count - 1 and bool((rows[1:] - rows[:-1] == 1).all()):
+        return slice(first, first + count)
+    return rows

@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 from playhead.errors import PipelineError
 from playhead.sources.arrow.columns import Schema
-from playhead.sources.arrow.types import arrow_type, inside_of, leaf_type, require_known, with_leaf
+from playhead.sources.arrow.types import (
+    arrow_type,
+    inside_of,
+    leaf_type,
+    offset_type,
+    require_known,
+    with_leaf,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -51,7 +58,7 @@ def schema_of(
             if found_at is not None and found_at[0] == name:
                 kind = with_leaf(kind, arrow_type(dtype, path), found_at[1])
         require_known(kind, name, constructor)
-        fields.append(pa.field(name, kind))
+        fields.append(pa.field(name, offset_type(kind)))
     found = pa.schema(fields)
     for name, value in (fill or {}).items():
         place = inside_of(found, name)

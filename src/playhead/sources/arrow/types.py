@@ -28,7 +28,7 @@ def with_offsets(table: pa.Table) -> pa.Table:
     """A table in which text and lists are told by offsets: from others no rows can be taken."""
     schema = table.schema
     for number, field in enumerate(schema):
-        schema = schema.set(number, field.with_type(_offset_type(field.type)))
+        schema = schema.set(number, field.with_type(offset_type(field.type)))
     return table if schema == table.schema else table.cast(schema)
 
 
@@ -113,7 +113,7 @@ def with_leaf(kind: pa.DataType, leaf: pa.DataType, path: tuple[str, ...] = ()) 
     return pa.large_list(inner) if pa.types.is_large_list(kind) else pa.list_(inner)
 
 
-def _offset_type(kind: pa.DataType) -> pa.DataType:
+def offset_type(kind: pa.DataType) -> pa.DataType:
     """A type in which text and lists are told by offsets, not by views."""
     import pyarrow as pa
 
@@ -121,11 +121,11 @@ def _offset_type(kind: pa.DataType) -> pa.DataType:
     if t.is_string_view(kind) or t.is_binary_view(kind):
         return pa.large_string() if t.is_string_view(kind) else pa.large_binary()
     if t.is_struct(kind):
-        return pa.struct([field.with_type(_offset_type(field.type)) for field in kind])
+        return pa.struct([field.with_type(offset_type(field.type)) for field in kind])
     if t.is_fixed_size_list(kind):
-        return pa.list_(_offset_type(kind.value_type), kind.list_size)
+        return pa.list_(offset_type(kind.value_type), kind.list_size)
     if is_list(kind) or t.is_list_view(kind) or t.is_large_list_view(kind):
-        inner = _offset_type(kind.value_type)
+        inner = offset_type(kind.value_type)
         return kind if is_list(kind) and inner == kind.value_type else pa.large_list(inner)
     return kind
 
@@ -179,7 +179,7 @@ def said_of(kind: pa.DataType) -> str:
     if is_list(bare):
         size = bare.list_size if pa.types.is_fixed_size_list(bare) else ""
         return f"[{said_of(bare.value_type)}]{size}"
-    return str(_offset_type(bare)).removeprefix("large_")
+    return str(offset_type(bare)).removeprefix("large_")
 
 
 def varies(kind: pa.DataType) -> bool:

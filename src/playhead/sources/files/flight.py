@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
+from queue import SimpleQueue
 from typing import TypeVar
 
 from playhead.plan.lock import Lock
@@ -34,20 +35,52 @@ class Room:
         self._seats.release()
 
 
-def in_order(function: Callable[[S], T], items: Sequence[S], ahead: int) -> Iterator[T]:
-    """`function` of each item, in order, by threads that are gone at the end."""
+def in_order(
+    function: Callable[[S], T], items: Sequence[S], ahead: int, workers: int | None = None
+) -> Iterator[T]:
+    """`function` of each item, in order, by `workers` threads (`ahead` unless told) that are gone at the end.
+
+    Where the caller is interrupted, or leaves before the end, nobody waits for the calls under way: else a
+    silent store would keep Ctrl-C waiting. Each thread then ends behind its call, or with the process.
+    """
     if len(items) < 2:
         yield from map(function, items)
         return
-    with ThreadPoolExecutor(min(ahead, len(items)), "playhead-remote") as pool:
-        waiting: list[Future[T]] = []
-        try:
-            for item in items:
-                if len(waiting) == ahead:
-                    yield waiting.pop(0).result()
-                waiting.append(pool.submit(function, item))
-            while waiting:
+    tasks: SimpleQueue[tuple[Future[T], S] | None] = SimpleQueue()
+
+    def work() -> None:
+        while (task := tasks.get()) is not None:
+            future, item = task
+            if not future.set_running_or_notify_cancel():
+                continue
+            try:
+                future.set_result(function(item))
+            except BaseException as error:
+                future.set_exception(error)
+
+    workers = ahead if workers is None else max(1, workers)
+    crew: list[threading.Thread] = []
+    waiting: list[Future[T]] = []
+    patient = True
+    try:
+        for item in items:
+            if len(waiting) == ahead:
                 yield waiting.pop(0).result()
-        finally:
-            for future in waiting:
-                future.cancel()
+            waiting.append(Future())
+            tasks.put((waiting[-1], item))
+            if len(crew) < workers and sum(not one.done() for one in waiting) > len(crew):
+                thread = threading.Thread(target=work, name="playhead-remote", daemon=True)
+                thread.start()
+                crew.append(thread)
+        while waiting:
+            yield waiting.pop(0).result()
+    except BaseException as error:
+        patient = isinstance(error, Exception)
+        raise
+    finally:
+        for future in waiting:
+            future.cancel()
+        for _ in crew:
+            tasks.put(None)
+        for thread in crew if patient else ():
+            thread.join()

@@ -76,6 +76,10 @@ def settle(node: Node) -> None:
         more = {id(parent): parent for parent in node.parents if id(parent) not in nodes}
         nodes |= more
         found += more.values()
-    sources = {id(made): made for node in found if isinstance(made := getattr(node, "indexed", None), Indexed)}
+    sources = {
+        id(made): made
+        for node in found
+        if isinstance(made := getattr(node, "indexed", None), Indexed)
+    }
     for made in sources.values():
         made.settle()

@@ -57,7 +57,7 @@ def require_file(path: str, kind: str, example: str) -> None:
     """Raise `MissingSource` where `path` is no file: not there, or a directory (of `example`s)."""
     if os.path.isdir(path):
         raise MissingSource(
-            f"{path} is a directory, not a {kind}",
+            f"{path} is a directory, and no {kind}",
             help=f"name the files in it, as in {os.path.join(path, example)!r}",
             file=path,
         )

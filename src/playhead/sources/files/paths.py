@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from typing import Any, TypeAlias
 
 from playhead.errors import MissingSource, PipelineError
+from playhead.sources.files.braces import spelled_out
 from playhead.sources.files.keeping import DIRECTORY
 
 Paths: TypeAlias = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
@@ -16,8 +17,8 @@ Paths: TypeAlias = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 def expand(files: Paths, constructor: str = "from_tfrecords") -> list[str]:
     """Absolute paths of what `files` names, in reading order, patterns replaced by matches.
 
-    `files` is a path or a pattern, or any iterable of these. Raises `MissingSource` for an empty one and for
-    a pattern that matches nothing, `PipelineError` for what is no path.
+    `files` is a path or a pattern, or any iterable of these; braces in one are `spelled_out`. Raises
+    `MissingSource` for an empty one and for a pattern that matches nothing, `PipelineError` for no path.
     """
     several = isinstance(files, Iterable) and not isinstance(files, str | bytes | os.PathLike)
     listed: Any = files if several else [files]
@@ -38,7 +39,8 @@ def expand(files: Paths, constructor: str = "from_tfrecords") -> list[str]:
     return [
         path if is_remote(path) else os.path.abspath(path)
         for file in given
-        for path in _matches(file)
+        for name in ([file] if os.path.exists(file) else spelled_out(file))
+        for path in _matches(name)
     ]
 
 

@@ -15,12 +15,13 @@ from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
-from playhead.errors import MissingSource, SourceChanged, SourceError
+from playhead.errors import MissingSource, PipelineError, SourceChanged, SourceError
 from playhead.reference import Integers
 from playhead.sources.files.flight import Room, in_order
 from playhead.sources.files.keeping import DIRECTORY, changed
 from playhead.sources.files.maps import Seen
-from playhead.sources.files.troubles import failed, lacking, passing
+from playhead.sources.files.troubles import failed, lacking, passing, waited_for
+from playhead.sources.files.web import asking, bounded, is_web
 
 # Neighbours that lie no further apart are read in one request: what a request costs, in bytes.
 GAP = 128 << 10
@@ -30,6 +31,8 @@ BLOCK = 8 << 20
 
 _ATTEMPTS = 5
 _FIRST_WAIT = 0.1
+# What was tried for so many seconds is not tried again.
+_PATIENCE = 45.0
 _VERSIONS = (
     (
         "ETag",
@@ -59,6 +62,12 @@ class Remote:
     options: Mapping[str, Any] = field(default_factory=dict)
     _room: Room = field(default_factory=lambda: Room(IN_FLIGHT), init=False, repr=False)
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.options, Mapping):
+            raise PipelineError(
+                f"storage_options is a dict of what fsspec is given, not {self.options!r}"
+            )
+
     def __reduce__(self) -> tuple[type[Remote], tuple[Mapping[str, Any]]]:
         return Remote, (self.options,)
 
@@ -68,18 +77,18 @@ class Remote:
         if not glob.has_magic(pattern):
             return [url]
         system, path = self._system(url)
-        matches = self._insisted(lambda: system.glob(path, detail=True), url)
+        with waited_for(url):
+            matches = self._insisted(lambda: system.glob(path, detail=True), url)
         found = sorted(
             system.unstrip_protocol(name)
             for name, info in matches.items()
             if info.get("type") != "directory" and DIRECTORY not in name.split("/")
         )
         if not found:
-            raise MissingSource(
-                f"no file matches {url!r}",
-                help="check the pattern, and that this machine may list what lies there",
-                pattern=url,
-            )
+            help = "check the pattern, and that this machine may list what lies there"
+            if is_web(url):
+                help = "web servers show no list, or a page of links: name files as train-{000..146}.tar"
+            raise MissingSource(f"no file matches {url!r}", help=help, pattern=url)
         return found
 
     def look(self, url: str) -> Seen:
@@ -87,8 +96,9 @@ class Remote:
 
         Raises `MissingSource`, and `SourceError` where the store does not tell the size.
         """
-        self._system(url)[0].invalidate_cache()
-        return self._look(url)
+        with waited_for(url):
+            self._system(url)[0].invalidate_cache()
+            return self._look(url)
 
     def _look(self, url: str) -> Seen:
         system, path = self._system(url)
@@ -128,7 +138,7 @@ class Remote:
 
         def ask() -> bytes:
             with self._room:
-                said = self._asking(seen.path)
+                said = asking(seen.path, self.options)
                 data = bytes(system.cat_file(path, start=start, end=stop, **said))
             if len(data) > stop - start:
                 raise SourceError(
@@ -212,7 +222,8 @@ class Remote:
             system.invalidate_cache()
             return dict(system.find(path, withdirs=True, detail=True))
 
-        found = self._insisted(ask, url)
+        with waited_for(url):
+            found = self._insisted(ask, url)
         root = path.rstrip("/") + "/"
         inside = {name[len(root) :]: info for name, info in found.items() if name.startswith(root)}
         directories = [
@@ -257,32 +268,28 @@ class Remote:
         except Exception as error:
             raise OSError(f"{url} cannot be written: {error}") from error
 
-    def _asking(self, url: str) -> dict[str, Any]:
-        """What a web server is told: to send bytes as they are stored, and not compressed for the way."""
-        if not url.startswith(("http://", "https://")):
-            return {}
-        return {"headers": {**self.options.get("headers", {}), "Accept-Encoding": "identity"}}
-
     def _system(self, url: str) -> tuple[Any, str]:
         if importlib.util.find_spec("fsspec") is None:
             raise lacking(url, "fsspec is not installed", "pip install 'playhead[remote]'")
         import fsspec
 
         try:
-            return fsspec.core.url_to_fs(url, **self.options)  # type: ignore[no-any-return]
+            return fsspec.core.url_to_fs(url, **bounded(url, self.options))  # type: ignore[no-any-return]
         except ImportError as error:
             raise lacking(url, str(error), "install what it names") from error
         except ValueError as error:
             raise lacking(url, str(error), "check the protocol, and storage_options") from error
 
     def _insisted(self, ask: Callable[[], T], url: str) -> T:
+        patient_until = time.monotonic() + _PATIENCE
         for attempt in range(_ATTEMPTS):
             try:
                 return ask()
             except SourceError:
                 raise
             except Exception as error:
-                if not passing(error) or attempt == _ATTEMPTS - 1:
+                over = attempt == _ATTEMPTS - 1 or time.monotonic() > patient_until
+                if over or not passing(error):
                     raise failed(error, url) from error
             time.sleep(_FIRST_WAIT * 2**attempt * random.uniform(0.5, 1.0))
         raise AssertionError

@@ -10,7 +10,7 @@ An index is looked for in these places, and written into the first of them that 
 
 Beside `data/train.txt` that is `data/playhead-index/train.txt.SUFFIX`; elsewhere the name also carries a digest
 of the data's absolute path or URL. A machine that comes after this one has neither its disk nor its cache: what
-only the cache holds when a run begins is copied into the run's directory.
+only the cache holds is copied to where `index=` says, or into the directory of the run that begins.
 """
 
 from __future__ import annotations
@@ -19,14 +19,15 @@ import contextlib
 import hashlib
 import os
 import sys
+import threading
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Generic, Protocol, TypeAlias, TypeVar
 
 from playhead.errors import SourceError
 from playhead.sources.files import keeping
+from playhead.sources.files.flight import in_order
 from playhead.sources.files.maps import Seen
 from playhead.sources.files.opening import Opening
 from playhead.sources.files.paths import is_remote
@@ -139,27 +140,23 @@ class Shelf(Generic[K]):
         far = {seen for seen in several if self._asks_far(seen.path)}
         found = [self._load(seen) for seen in several if seen not in far]
         if far:
-            with ThreadPoolExecutor(IN_FLIGHT, "playhead-index") as pool:
-                found += pool.map(self._load, far)
+            found += in_order(self._load, list(far), IN_FLIGHT)
         return {index.seen.path: index for index in found if index is not None}
 
     def built(self, files: Sequence[Seen], advance: Advance, workers: int = WORKERS) -> Iterator[K]:
         """Build the index of each file, several at once, and keep each as soon as it is there."""
 
-        def one(seen: Seen) -> K:
-            return self.add(seen, advance)
+        left = threading.Event()
 
-        if len(files) < 2 or workers < 2:
-            yield from map(one, files)
-            return
-        with ThreadPoolExecutor(min(workers, len(files)), "playhead-index") as pool:
-            futures = [pool.submit(one, seen) for seen in files]
-            try:
-                for future in futures:
-                    yield future.result()
-            finally:
-                for future in futures:
-                    future.cancel()
+        def going_on(count: int) -> None:
+            if left.is_set():
+                raise InterruptedError("nobody waits for this index any more")
+            advance(count)
+
+        try:
+            yield from in_order(lambda seen: self.add(seen, going_on), files, len(files), workers)
+        finally:
+            left.set()
 
     def add(self, seen: Seen, advance: Advance) -> K:
         """Build the index of a file, and keep it."""
@@ -175,8 +172,7 @@ class Shelf(Generic[K]):
 
     def spread(self, files: Sequence[Seen]) -> None:
         """Copy indexes that only this machine, or this process, has into the run's directory."""
-        with ThreadPoolExecutor(IN_FLIGHT, "playhead-index") as pool:
-            there = list(pool.map(self._outlives, (seen.path for seen in files)))
+        there = list(in_order(self._outlives, [seen.path for seen in files], IN_FLIGHT))
         lonely = {seen: None for seen, is_there in zip(files, there, strict=True) if not is_there}
         self.load(list(lonely))
         for index in [index for index in self._homeless if index.seen in lonely]:
@@ -218,7 +214,8 @@ class Shelf(Generic[K]):
             index = self.kind.decode(blob, seen.path)
             if index is None or index.seen != seen or not self.kind.fits(index, self.opening):
                 continue
-            if _homes and place == places[-1] and not self._outlives(seen.path, len(blob)):
+            asked = bool(_homes) or self.where is not None
+            if asked and place == places[-1] and not self._outlives(seen.path, len(blob)):
                 any(_write(place, blob) for place in places[:-1])
             return index
         return None

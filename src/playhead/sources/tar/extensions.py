@@ -39,11 +39,18 @@ def require_pillow() -> Any:
 def image(data: bytes) -> np.ndarray[Any, Any]:
     """A JPEG, PNG, BMP, GIF (its first frame) or WebP file as RGB: uint8 [height, width, 3].
 
-    By Pillow, whatever else is installed, so that the same file is the same bits everywhere. Raises what
-    Pillow raises for what is damaged or cut short.
+    By Pillow, whatever else is installed, so that the same file is the same bits everywhere. Raises ValueError
+    for what is none of these, and what Pillow raises for what is damaged or cut short.
     """
-    with require_pillow().open(io.BytesIO(data), formats=_FORMATS) as opened:
-        return np.array(opened.convert("RGB"))
+    pillow = require_pillow()
+    try:
+        opened = pillow.open(io.BytesIO(data), formats=_FORMATS)
+    except importlib.import_module("PIL").UnidentifiedImageError:
+        # Pillow's own words hold the address of the buffer, and so differ from run to run.
+        names = ", ".join(_FORMATS)
+        raise ValueError(f"{len(data)} bytes that are no picture ({names})") from None
+    with opened:
+        return np.array(opened if opened.mode == "RGB" else opened.convert("RGB"))
 
 
 def _text(data: bytes) -> str:

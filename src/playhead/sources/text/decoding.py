@@ -4,47 +4,24 @@ from __future__ import annotations
 
 import codecs
 import json
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from hashlib import blake2b
-from typing import Any, TypeAlias
+from typing import Any, cast
 
 import numpy as np
 
-from playhead.errors import IntegerOverflow, PipelineError, UnequalElements, UnparsableRecord
-from playhead.plan.block import ArraySpec, Element, Nest, as_element, map_nest, named_leaves
+from playhead.errors import PipelineError
+from playhead.plan.block import ArraySpec, Element, Nest, map_nest, named_leaves
 from playhead.sources.text.texts import without_end
+from playhead.sources.text.typed import Dtypes, Reader, name_of, reader
+from playhead.sources.text.undecodable import Line as Line
+from playhead.sources.text.undecodable import Undecodable as Undecodable
 
-Dtypes: TypeAlias = Any  # a nest: dicts of numpy dtypes, `str`, `bytes` or `object`
-
-
-@dataclass(frozen=True, slots=True)
-class Line:
-    """Where a line lies: `number` counts from 0."""
-
-    file: str
-    number: int
-    offset: int
-
-
-class Undecodable(Exception):
-    """What is wrong with a line, and what can be done."""
-
-    def __init__(self, reason: str, help: str) -> None:
-        super().__init__(reason)
-        self.reason, self.help = reason, help
-
-    def at(self, line: Line) -> UnparsableRecord:
-        """The error that names the line, counted from 1 as editors do; `record` counts from 0."""
-        return UnparsableRecord(
-            f"{line.file}, line {line.number + 1} at byte {line.offset}: {self.reason}",
-            help=f"{self.help}; ignore_errors() leaves such lines out",
-            file=line.file,
-            line=line.number + 1,
-            record=line.number,
-            offset=line.offset,
-            reason=self.reason,
-        )
+# In these a line is the same text alone and among others.
+_STATELESS = ("utf-8", "ascii", "iso8859-1")
+_LONG = 4096  # bytes a line, on average, from which taking many at once only costs memory
+_raw_decode = json.JSONDecoder().raw_decode
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +46,28 @@ class AsText:
                 "encoding=None gives bytes",
             ) from None
 
+    def elements(self, raws: Sequence[bytes]) -> list[str] | list[bytes]:
+        """What `element` makes of each. Raises `Undecodable` where any is not to be read."""
+        if self.encoding is None:
+            return [without_end(raw) for raw in raws]
+        found = self._at_once(raws, self.encoding)
+        return cast(list[str], [self.element(raw) for raw in raws]) if found is None else found
+
+    def _at_once(self, raws: Sequence[bytes], encoding: str) -> list[str] | None:
+        """Lines that are decoded together; None where that cannot be, or one has no end of its own."""
+        if encoding not in _STATELESS or self.errors != "strict":
+            return None
+        if sum(map(len, raws)) > _LONG * len(raws):
+            return None
+        try:
+            text = b"".join(raws).decode(encoding)
+        except UnicodeDecodeError:
+            return None
+        *lines, last = text.split("\n")
+        if last or len(lines) != len(raws):
+            return None
+        return [line.removesuffix("\r") for line in lines] if "\r" in text else lines
+
     def spec(self) -> Nest:
         return ArraySpec((), bytes if self.encoding is None else str)
 
@@ -83,22 +82,19 @@ class AsJson:
 
     text: AsText
     dtypes: Dtypes
+    reader: Reader = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "reader", reader(self.dtypes))
 
     def element(self, raw: bytes) -> Element:
         """Raises `Undecodable`."""
-        line = self.text.element(raw)
-        try:
-            value = json.loads(line)
-        except json.JSONDecodeError as error:
-            help = "mend the line: each holds one whole JSON value"
-            if line[:1] == "\ufeff":
-                help = 'encoding="utf-8-sig" takes off the mark of byte order'
-            elif line.strip() == "[":
-                help = "one JSON text over many lines is read by from_sequence(json.load(file))"
-            raise Undecodable(f"not JSON: {error.msg} at character {error.pos}", help) from None
-        except (RecursionError, ValueError) as error:
-            raise Undecodable(f"not JSON that can be read: {error}", "mend the line") from None
-        return _typed(value, self.dtypes, ())
+        return self.reader.one(_value(cast(str, self.text.element(raw))))
+
+    def elements(self, raws: Sequence[bytes]) -> list[Element]:
+        """What `element` makes of each. Raises `Undecodable` where any is not to be read."""
+        lines = cast(list[str], self.text.elements(raws))
+        return self.reader.all([_value(line) for line in lines])
 
     def spec(self) -> None:
         return None
@@ -106,9 +102,30 @@ class AsJson:
     def said(self) -> dict[str, Any]:
         said = self.text.said()
         if self.dtypes is not None:
-            named = sorted((path, _named(leaf)) for path, leaf in named_leaves(self.dtypes))
+            named = sorted((path, name_of(leaf)) for path, leaf in named_leaves(self.dtypes))
             said["dtypes"] = blake2b(json.dumps(named).encode(), digest_size=8).hexdigest()
         return said
+
+
+def _value(line: str) -> Any:
+    """What the JSON of a line says. Raises `Undecodable`."""
+    try:
+        value, end = _raw_decode(line)
+        if end == len(line):
+            return value
+    except (RecursionError, ValueError):
+        pass  # json.loads says what is wrong, if it is more than a space before the value
+    try:
+        return json.loads(line)
+    except json.JSONDecodeError as error:
+        help = "mend the line: each holds one whole JSON value"
+        if line[:1] == "\ufeff":
+            help = 'encoding="utf-8-sig" takes off the mark of byte order'
+        elif line.strip() == "[":
+            help = "one JSON text over many lines is read by from_sequence(json.load(file))"
+        raise Undecodable(f"not JSON: {error.msg} at character {error.pos}", help) from None
+    except (RecursionError, ValueError) as error:
+        raise Undecodable(f"not JSON that can be read: {error}", "mend the line") from None
 
 
 def as_text(encoding: str | None, errors: str) -> AsText:
@@ -153,100 +170,3 @@ def checked_dtypes(dtypes: Any) -> Dtypes:
     if isinstance(dtypes, Mapping):
         return {key: checked_dtypes(part) for key, part in dtypes.items()}
     return map_nest(of, dtypes)
-
-
-def _named(leaf: Any) -> str:
-    return leaf.name if isinstance(leaf, np.dtype) else str(leaf.__name__)
-
-
-def _typed(value: Any, dtypes: Dtypes, path: tuple[str, ...]) -> Element:
-    if dtypes is None and type(value) in _PLAIN:
-        return _PLAIN[type(value)](value)
-    if dtypes is None and type(value) is int and -(1 << 31) <= value < 1 << 31:
-        return np.int32(value)
-    if dtypes is object:
-        return value
-    if isinstance(value, dict):
-        inner = dtypes if isinstance(dtypes, dict) else {}
-        if dtypes is not None and not isinstance(dtypes, dict):
-            raise _unlike(value, dtypes, path)
-        return {key: _typed(part, inner.get(key), (*path, key)) for key, part in value.items()}
-    if dtypes is None:
-        return _by_rule(value, path)
-    return _cast(value, dtypes, path)
-
-
-def _same(value: str) -> str:
-    return value
-
-
-# What most values are; `as_element` would say the same of them.
-_PLAIN: dict[type, Callable[[Any], Any]] = {str: _same, float: np.float32, bool: np.bool_}
-
-
-def _by_rule(value: Any, path: tuple[str, ...]) -> Element:
-    try:
-        found = _alike(value) if type(value) is list else None
-        return as_element(value) if found is None else found
-    except IntegerOverflow:
-        large = isinstance(value, int) and not -(1 << 63) <= value < 1 << 63
-        raise Undecodable(
-            f"{_where(path)}a whole number that does not fit int32, which JSON's numbers become unless told",
-            f"dtypes={_spelled(path, 'object' if large else 'np.int64')}",
-        ) from None
-    except (UnequalElements, TypeError, ValueError) as error:
-        raise Undecodable(
-            f"{_where(path)}{getattr(error, 'what', error)}",
-            f"dtypes={_spelled(path, 'object')} keeps it as Python's json gives it",
-        ) from None
-
-
-def _alike(value: list[Any]) -> np.ndarray[Any, Any] | None:
-    """A list of floats, or of whole numbers that fit int32, as `as_element` makes it, only sooner."""
-    kinds = set(map(type, value))
-    if kinds == {float}:
-        return np.array(value, np.float32)
-    if kinds == {int} and min(value) >= -(1 << 31) and max(value) < 1 << 31:
-        return np.array(value, np.int32)
-    return None
-
-
-def _cast(value: Any, dtype: Any, path: tuple[str, ...]) -> Any:
-    if dtype in (str, bytes):
-        if not isinstance(value, str):
-            raise _unlike(value, dtype, path)
-        return value if dtype is str else value.encode()
-    if isinstance(dtype, dict):
-        raise _unlike(value, dict, path)
-    try:
-        given = np.asarray(value)
-        made = np.array(value, dtype)
-    except (ValueError, TypeError, OverflowError):
-        raise _unlike(value, dtype, path) from None
-    if given.size and (
-        given.dtype.kind in "USV"
-        or (given.dtype.kind in "fc" and made.dtype.kind in "iub")
-        or (given.dtype.kind == "O" and made.dtype.kind == "b")
-    ):
-        raise _unlike(value, dtype, path)
-    return made if made.ndim else made[()]
-
-
-def _unlike(value: Any, dtype: Any, path: tuple[str, ...]) -> Undecodable:
-    said = json.dumps(value)
-    said = said if len(said) <= 60 else said[:57] + "..."
-    return Undecodable(
-        f"{_where(path)}{said} is no {_named(dtype)}",
-        f"dtypes={_spelled(path, 'object')} keeps it as Python's json gives it",
-    )
-
-
-def _where(path: Iterable[str]) -> str:
-    said = "".join(f"[{key!r}]" for key in path)
-    return f"{said}: " if said else ""
-
-
-def _spelled(path: tuple[str, ...], dtype: str) -> str:
-    for key in reversed(path):
-        dtype = f"{{{key!r}: {dtype}}}"
-    return dtype

@@ -63,7 +63,7 @@ def header(files: Sequence[Seen], starts: Starts, cut: Rows, opening: Opening) -
         row = next(rows(seen, starts[seen.path], cut, opening), None)
         if row is None:
             continue
-        names = _names(row, cut.dialect)
+        names = _names(seen, row, cut.dialect)
         if first is None:
             first = seen.path, names
         elif names != first[1]:
@@ -100,8 +100,16 @@ def first_rows(
     return found
 
 
-def _names(row: bytes, dialect: Dialect) -> tuple[str, ...]:
+def _names(seen: Seen, row: bytes, dialect: Dialect) -> tuple[str, ...]:
     text = row.removeprefix(BOM).decode(dialect.encoding, "replace").rstrip("\r\n")
     if dialect.quote is None:
         return tuple(text.split(dialect.delimiter))
-    return tuple(next(csv.reader([text], delimiter=dialect.delimiter, quotechar=dialect.quote)))
+    try:
+        return tuple(next(csv.reader([text], delimiter=dialect.delimiter, quotechar=dialect.quote)))
+    except csv.Error as error:
+        raise CorruptRecord(
+            f"{seen.path}: its first row does not hold the names of columns: {error}",
+            help="is it a CSV file? column_names= names the columns of files without a header",
+            file=seen.path,
+            offset=0,
+        ) from error

@@ -69,16 +69,25 @@ class TextLines(Source):
         `Columns` of one object array of str or bytes; for JSON, whose lines need not be alike, `Rows`.
         Raises `IndexError`, `SourceChanged`, and `UnparsableRecord` naming file, line and byte.
         """
-        made: list[Any] = []
-        element = self.decoder.element
+        raws = self.texts.read(index)
+        made: list[Any]
         try:
-            for raw in self.texts.read(index):
-                made.append(element(raw))
-        except Undecodable as error:
-            raise error.at(Line(*self.texts.place(int(index[len(made)])))) from None
+            made = self.decoder.elements(raws)
+        except Exception:  # what is wrong with the first that is wrong, only reading each tells
+            made = self._one_by_one(raws, index)
         if isinstance(self.decoder, AsJson):
             return Rows(made)
         return Columns(object_array(made), len(made))
+
+    def _one_by_one(self, raws: list[bytes], index: Index) -> list[Any]:
+        """The elements, or the error that names the first that there is none of."""
+        made: list[Any] = []
+        try:
+            for raw in raws:
+                made.append(self.decoder.element(raw))
+        except Undecodable as error:
+            raise error.at(Line(*self.texts.place(int(index[len(made)])))) from None
+        return made
 
     def record(self, epoch: int, index: int) -> Record:
         return self.texts.record(self.info.name or self.op, epoch, index)

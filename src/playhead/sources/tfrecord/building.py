@@ -127,8 +127,8 @@ def build(
 ) -> FileIndex:
     """Scan one file; `advance` hears of every stretch of bytes that is done.
 
-    Raises `MissingSource`, `CorruptRecord`, `SourceChanged`; where `tolerant`, a broken frame ends the scan, and what lies
-    behind it is one record.
+    Raises `MissingSource`, `CorruptRecord`, `SourceChanged`; where `tolerant`, a broken frame ends the scan
+    and what lies behind it is one record.
     """
     if is_remote(path):
         return _streamed(path, check, advance, opening or Opening(), tolerant)

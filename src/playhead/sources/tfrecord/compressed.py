@@ -30,20 +30,11 @@ from playhead.plan.places import Cursor, Index, Places, Record, has_counts
 from playhead.sources.files.keeping import changed
 from playhead.sources.files.maps import Seen
 from playhead.sources.files.opening import Opening
-from playhead.sources.files.unpacking import Broken
+from playhead.sources.files.unpacking import Broken, Packed, packed, unpacked
 from playhead.sources.tfrecord.framing import Stretch, stretches
 from playhead.sources.tfrecord.index import corrupt, unparsable
-from playhead.sources.tfrecord.inflating import Compression, inflated
+from playhead.sources.tfrecord.inflating import PACKINGS, Compression
 from playhead.sources.tfrecord.reading import AnyParser
-
-
-@dataclass(frozen=True, slots=True)
-class Packed:
-    """A file as it was when the dataset was made: `sample` is a digest of its size and its ends."""
-
-    seen: Seen
-    compression: Compression
-    sample: bytes
 
 
 @dataclass(frozen=True, eq=False)
@@ -185,7 +176,7 @@ class WalkedRecords(Enduring):
         packed = self.files[file]
         path = packed.seen.path
         seen = self.opening.unchanged(packed.seen, packed.sample)
-        if skipped and packed.compression:
+        if skipped and packed.packing is not None:
             warn(
                 f"resuming in {path} decompresses its first {skipped} records again; files that are "
                 "not compressed are resumed at once",
@@ -194,13 +185,13 @@ class WalkedRecords(Enduring):
         first = 0
         end = 0
         try:
-            blocks = inflated(self.opening.blocks(seen), packed.compression)
+            blocks = unpacked(self.opening.blocks(seen), packed.packing)
             for stretch in stretches(blocks, check=False):
                 yield first, stretch
                 first += len(stretch)
                 if stretch.damage is not None:
                     where = stretch.base + stretch.damage.offset
-                    size = None if packed.compression else seen.size - where
+                    size = seen.size - where if packed.packing is None else None
                     raise corrupt(path, where, first, stretch.damage.reason, size)
                 end = stretch.base + int(stretch.offsets[-1] + stretch.lengths[-1]) + FRAME
         except Broken as error:
@@ -228,11 +219,8 @@ def walked_records(
     check: bool,
 ) -> WalkedRecords:
     """The records of files that are there."""
-    packed = tuple(
-        Packed(seen, compression, opening.sample(seen))
-        for seen, compression in zip(files, compressions, strict=True)
-    )
-    return WalkedRecords(packed, opening, parser, check)
+    kinds = [PACKINGS[compression] for compression in compressions]
+    return WalkedRecords(packed(files, kinds, opening), opening, parser, check)
 
 
 def _cursor(epoch: int, file: int, record: int, index: int, j: int) -> Cursor:

@@ -1,17 +1,16 @@
-"""Decompressing as tf.data does it: GZIP and ZLIB, told outright or by a file's first bytes."""
+"""How TFRecord files are compressed, as tf.data has it: GZIP or ZLIB, told outright or by their first bytes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
 from typing import Literal, TypeAlias
 
 from playhead.errors import PipelineError
-from playhead.sources.files.unpacking import Packing, unpacked
+from playhead.sources.files.unpacking import Packing
 from playhead.sources.tfrecord.framing import is_frame
 
 Compression: TypeAlias = Literal["", "GZIP", "ZLIB"]
 
-_PACKINGS: dict[Compression, Packing | None] = {"": None, "GZIP": "gzip", "ZLIB": "zlib"}
+PACKINGS: dict[Compression, Packing | None] = {"": None, "GZIP": "gzip", "ZLIB": "zlib"}
 
 
 def checked(compression_type: str | None, argument: str) -> Compression | None:
@@ -33,11 +32,3 @@ def compression_of(start: bytes) -> Compression:
         return "GZIP"
     zlib_header = start[:1] == b"\x78" and int.from_bytes(start[:2], "big") % 31 == 0
     return "ZLIB" if len(start) > 1 and zlib_header else ""
-
-
-def inflated(blocks: Iterable[bytes], compression: Compression) -> Iterator[bytes]:
-    """What compressed blocks hold, about 1 MiB at a time; files in a row are read as one.
-
-    Raises `Broken` for bytes that are no such thing, or where the end is missing.
-    """
-    return unpacked(blocks, _PACKINGS[compression])

@@ -21,12 +21,13 @@ from playhead.sources.files.opening import Opening
 from playhead.sources.files.paths import Paths
 from playhead.sources.files.remote import Remote
 from playhead.sources.files.shelf import Shelf, absolute
+from playhead.sources.files.unpacking import Packed
 from playhead.sources.tfrecord import infer
 from playhead.sources.tfrecord.building import CHECKED, Records
-from playhead.sources.tfrecord.compressed import Packed, WalkedRecords, walked_records
+from playhead.sources.tfrecord.compressed import WalkedRecords, walked_records
 from playhead.sources.tfrecord.example import Feature, Parser
 from playhead.sources.tfrecord.index import Index, Integers, Verify, unparsable
-from playhead.sources.tfrecord.inflating import Compression, checked, compression_of
+from playhead.sources.tfrecord.inflating import PACKINGS, Compression, checked, compression_of
 from playhead.sources.tfrecord.reading import AnyParser, Reader
 from playhead.sources.tfrecord.sequence_example import SequenceParser
 
@@ -103,7 +104,9 @@ def tfrecords(
         )
     if features == "infer":
         # Walked: what is said here must not wait for an index.
-        packed = tuple(Packed(*each, b"") for each in zip(seen, kinds, strict=True))
+        packed = tuple(
+            Packed(file, PACKINGS[kind], b"") for file, kind in zip(seen, kinds, strict=True)
+        )
         walked = WalkedRecords(packed, opening, None, check=verify != "never")
         first = IgnoreErrors((walked,), False) if tolerant else walked
         return replace(source, parser=Parser(_inferred(first)))
