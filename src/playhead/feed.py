@@ -117,7 +117,8 @@ def _ordered(pool: Pool, prefetch: Prefetch, node: Node, records: int | None) ->
     if prefetch.workers == AUTOTUNE and pool.most > pool.workers:
         tuner = Tuner(pool, prefetch.found)
         if node.seekable and node.light and needs_processes():
-            tuner.begin_with(1)  # two would hand Python's lock to and fro in more time than it takes one
+            # Two would hand Python's lock to and fro in more time than it takes one.
+            tuner.begin_with(1)
     return Ordered(pool, records, timeout=prefetch.timeout, tuner=tuner)
 
 

@@ -19,6 +19,7 @@ from playhead.plan.block import (
     leaves,
     map_nest,
     named_leaves,
+    object_array,
     own,
     spec_of,
     stack,
@@ -168,6 +169,20 @@ def test_stack_gives_each_leaf_an_axis():
     assert stack(arrays).shape == (2, 2)
 
 
+def test_dicts_are_stacked_whatever_the_order_of_their_keys_is():
+    found = stack([{"a": np.int8(1), "b": "x"}, {"b": "y", "a": np.int8(2)}])
+    assert equal(found, {"a": np.array([1, 2], np.int8), "b": np.array(["x", "y"], object)})
+    assert list(found) == ["a", "b"]
+
+
+def test_what_is_put_into_an_array_of_objects_stays_as_it_is():
+    items = [[1, 2], [3, 4], np.arange(2), np.arange(2), np.array(5), np.int8(6), ("a",), None, ""]
+    for chosen in (items, items[:2], items[2:4], items[4:5], []):
+        made = object_array(chosen)
+        assert (made.shape, made.dtype) == ((len(chosen),), object)
+        assert all(got is given for got, given in zip(made, chosen, strict=True))
+
+
 @pytest.mark.parametrize(
     ("elements", "facts"),
     [
@@ -179,7 +194,11 @@ def test_stack_gives_each_leaf_an_axis():
         ),
         ([(1, 2), (1, 2, 3)], ("", "a tuple of 2", "a tuple of 3", 1)),
         ([{"a": 1}, (1,)], ("", "a dict with 'a'", "a tuple of 1", 1)),
+        ([{"a": 1}, {"b": 1}], ("", "a dict with 'a'", "a dict with 'b'", 1)),
+        ([{"a": 1}, {"a": 1, "b": 1}], ("", "a dict with 'a'", "a dict with 'a', 'b'", 1)),
         (["a", None], ("", "str", "NoneType", 1)),
+        (["a", "b", b"c"], ("", "str", "bytes", 2)),
+        ([b"a", ("b",)], ("", "bytes", "a tuple of 1", 1)),
         (["a", np.int32(1)], ("", "str", "int32[]", 1)),
         ([np.int32(1), "a"], ("", "int32[]", "str", 1)),
     ],

@@ -63,10 +63,7 @@ def _aligned_row(leaf: Any) -> Any:
 
 def object_array(items: Sequence[Any]) -> np.ndarray[Any, Any]:
     """A one-dimensional object array that holds `items` as they are."""
-    out = np.empty(len(items), object)
-    for position, item in enumerate(items):
-        out[position] = item
-    return out
+    return np.fromiter(items, object, len(items))
 
 
 def as_element(value: Any) -> Element:
@@ -308,7 +305,7 @@ def stack(elements: Sequence[Element]) -> Element:
     """
     first = elements[0]
     if isinstance(first, dict):
-        _same_structure(elements, dict, lambda e: list(e))
+        _same_structure(elements, dict, lambda e: e.keys())
         return {key: _stack_part(elements, key) for key in first}
     if isinstance(first, tuple):
         _same_structure(elements, tuple, len)
@@ -328,13 +325,7 @@ def _stack_part(elements: Sequence[Element], key: Any) -> Element:
 def _same_structure(elements: Sequence[Element], kind: type, shape: Callable[[Any], Any]) -> None:
     expected = shape(elements[0])
     for position, element in enumerate(elements):
-        fits = isinstance(element, kind)
-        fits = fits and (
-            sorted(element, key=repr) == sorted(expected, key=repr)
-            if isinstance(element, dict)
-            else shape(element) == expected
-        )
-        if not fits:
+        if not isinstance(element, kind) or shape(element) != expected:
             raise _unequal("", _structure(elements[0]), _structure(element), position)
 
 
@@ -375,6 +366,8 @@ def _stack_leaves(values: Sequence[Any]) -> np.ndarray[Any, Any]:
         out = aligned_empty((len(values), *shape), dtype)
         write_leaves(values, out)
         return out
+    if type(first) in (str, bytes) and set(map(type, values)) == {type(first)}:
+        return object_array(values)
     for position, value in enumerate(values):
         if isinstance(value, np.ndarray | np.generic | dict | tuple):
             raise _unequal("", _kind(first), _structure(value), position)
