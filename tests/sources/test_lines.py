@@ -225,6 +225,8 @@ def test_dtypes_decide_what_json_becomes(tmp_path):
         (b'{"a": 3000000000}', None, "dtypes={'a': np.int64}"),
         (b'{"a": {"b": 3000000000}}', None, "dtypes={'a': {'b': np.int64}}"),
         (b'{"a": [[1], []]}', None, "dtypes={'a': object}"),
+        (b'{"a": "\\ud800"}', {"a": bytes}, "is no bytes"),
+        (b'{"a": [1, 2.5]}', {"a": np.uint64}, "is no uint64"),
         (b'{"a": 1.5}', {"a": np.int32}, "1.5 is no int32"),
         (b'{"a": "1"}', {"a": np.int32}, '"1" is no int32'),
         (b'{"a": null}', {"a": np.int32}, "null is no int32"),
@@ -615,6 +617,15 @@ def test_of_several_bad_lines_the_first_is_named(tmp_path, text, line, said):
     copy = pickle.loads(pickle.dumps(ds.node))
     with pytest.raises(UnparsableRecord, match=f"line {line} at"):
         copy.gather(np.arange(2))
+
+
+def test_whole_numbers_beyond_int64_and_numpys_own_name_for_text_are_read(tmp_path):
+    path = write(tmp_path / "a.jsonl", b'{"a": [1, 9223372036854775808], "b": "x"}\n')
+    (row,) = Dataset.from_json_lines(path, dtypes={"a": np.uint64, "b": np.dtype(str)})
+    assert row["a"].dtype == np.uint64 and row["a"].tolist() == [1, 1 << 63] and row["b"] == "x"
+    with pytest.raises(PipelineError, match="is no dtype") as caught:
+        Dataset.from_json_lines(path, dtypes={"a": (np.int64, np.int64)})
+    assert "name the dtype of its items" in str(caught.value)
 
 
 def test_what_is_no_line_of_json_says_how_it_is_read(tmp_path):

@@ -12,7 +12,7 @@ from typing import Any, cast
 import numpy as np
 
 from playhead.errors import PipelineError
-from playhead.plan.block import ArraySpec, Element, Nest, map_nest, named_leaves
+from playhead.plan.block import ArraySpec, Element, Nest, named_leaves
 from playhead.sources.text.texts import without_end
 from playhead.sources.text.typed import Dtypes, Reader, name_of, reader
 from playhead.sources.text.undecodable import Line as Line
@@ -55,14 +55,12 @@ class AsText:
 
     def _at_once(self, raws: Sequence[bytes], encoding: str) -> list[str] | None:
         """Lines that are decoded together; None where that cannot be, or one has no end of its own."""
-        if encoding not in _STATELESS or self.errors != "strict":
-            return None
-        if sum(map(len, raws)) > _LONG * len(raws):
+        if encoding not in _STATELESS or sum(map(len, raws)) > _LONG * len(raws):
             return None
         try:
             text = b"".join(raws).decode(encoding)
         except UnicodeDecodeError:
-            return None
+            return None  # what becomes of that, `errors` says
         *lines, last = text.split("\n")
         if last or len(lines) != len(raws):
             return None
@@ -153,8 +151,14 @@ def checked_dtypes(dtypes: Any) -> Dtypes:
     """`dtypes` with numpy's own names for them. Raises `PipelineError` for what is no dtype."""
 
     def of(leaf: Any) -> Any:
-        if leaf in (str, bytes, object):
-            return leaf
+        for kind in (str, bytes, object):
+            if leaf == kind:  # np.dtype(str), too
+                return kind
+        if isinstance(leaf, tuple):
+            raise PipelineError(
+                f"dtypes: {leaf!r} is no dtype",
+                help="a list of JSON is one array: name the dtype of its items",
+            )
         try:
             found = np.dtype(getattr(leaf, "as_numpy_dtype", leaf))
         except TypeError:
@@ -169,4 +173,4 @@ def checked_dtypes(dtypes: Any) -> Dtypes:
         return None
     if isinstance(dtypes, Mapping):
         return {key: checked_dtypes(part) for key, part in dtypes.items()}
-    return map_nest(of, dtypes)
+    return of(dtypes)

@@ -199,11 +199,15 @@ def _cast(value: Any, dtype: Any, path: Path) -> Any:
     if dtype in (str, bytes):
         if not isinstance(value, str):
             raise _unlike(value, dtype, path)
-        return value if dtype is str else value.encode()
+        try:
+            return value if dtype is str else value.encode()
+        except UnicodeEncodeError:  # half of a pair, which is no letter
+            raise _unlike(value, dtype, path) from None
     if isinstance(value, dict):
         raise _unlike(value, dtype, path)
     try:
-        given = np.asarray(value)
+        # What does not fit int64 makes numpy think of floats.
+        given = np.asarray(value, object if dtype == np.uint64 and _whole(value) else None)
         made = np.array(value, dtype)
     except (ValueError, TypeError, OverflowError):
         raise _unlike(value, dtype, path) from None
@@ -214,6 +218,10 @@ def _cast(value: Any, dtype: Any, path: Path) -> Any:
     ):
         raise _unlike(value, dtype, path)
     return made if made.ndim else made[()]
+
+
+def _whole(value: Any) -> bool:
+    return all(map(_whole, value)) if isinstance(value, list) else type(value) is int
 
 
 def _unlike(value: Any, dtype: Any, path: Path) -> Undecodable:
