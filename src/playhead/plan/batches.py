@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import operator
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -11,14 +12,15 @@ from typing import Any, ClassVar
 import numpy as np
 
 from playhead.errors import UnequalElements
-from playhead.plan.aligned import aligned_empty
+from playhead.plan.aligned import aligned_copy, aligned_empty
 from playhead.plan.block import ArraySpec, Block, Columns, Nest, Rows, join, map_nest, object_array
 from playhead.plan.chains import open_needed
-from playhead.plan.compute import Chunk, Compute
+from playhead.plan.compute import Chunk, Compute, nbytes
 from playhead.plan.node import INFINITE, UNKNOWN, Node
 from playhead.plan.places import Cursor, Index, Keyed, Located, Places, Ready, Record
 
-READ_ALONE = 32  # elements from which a batch is read by itself, straight into memory of its own
+READ_ALONE = 32  # elements from which a batch may be read by itself, into memory of its own
+CHEAP_TO_COPY = 1 << 16  # bytes of a batch; below, a call for each costs more than a copy of each
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,13 +263,33 @@ class Batch(Node):
     def read(self, located: Located) -> Block:
         assert isinstance(located, Grouped)
         bounds = list(itertools.pairwise(located.offsets.tolist()))
-        if len(bounds) == 1 or self.size >= READ_ALONE:
-            inner = located.inner
-            blocks = [self._elements(inner.slice(low, high)) for low, high in bounds]
-            return Rows([self._stacked(block) for block in blocks])
-        block = self._elements(located.inner)
-        parts = [block.slice(low, high) for low, high in bounds]
-        return Rows([self._stacked(p.copied() if isinstance(p, Columns) else p) for p in parts])
+        if self.size < READ_ALONE and len(bounds) > 1:
+            return Rows(self._together(located.inner, bounds))
+        batches: list[Any] = []
+        for low, high in bounds:
+            block = self._elements(located.inner.slice(low, high))
+            batches.append(self._stacked(block))
+            if low == 0 and len(bounds) > 2 and nbytes(block) <= CHEAP_TO_COPY:
+                return Rows(batches + self._together(located.inner, bounds[1:]))
+        return Rows(batches)
+
+    def _together(self, inner: Located, bounds: list[tuple[int, int]]) -> list[Any]:
+        """Batches whose elements are read in one call, each in memory of its own.
+
+        Where that fails, the error is that of the first batch that fails by itself.
+        """
+        first, stop = bounds[0][0], bounds[-1][1]
+        rest = inner.slice(first, stop)
+        try:
+            block = rest.block if isinstance(rest, Ready) else self.parent.read(rest)
+            within = [(low - first, high - first) for low, high in bounds]
+            if isinstance(block, Columns) and self.stacks_columns_as_they_are:
+                return _copies(block.nest, within)
+            return [self._stacked(block.slice(low, high)) for low, high in within]
+        except Exception:
+            for low, high in bounds:
+                self._stacked(self._elements(inner.slice(low, high)))
+            raise
 
     def _elements(self, inner: Located) -> Block:
         return inner.block if isinstance(inner, Ready) else read_elements(self.parent, inner)
@@ -341,6 +363,12 @@ class Batch(Node):
             lambda _: [r for part in parts for j in range(len(part)) for r in part.trace(j)],
             np.array([records], np.int64),
         )
+
+
+def _copies(columns: Nest, bounds: list[tuple[int, int]]) -> list[Nest]:
+    """The columns from each low to its high, in aligned memory of their own."""
+    cut = map_nest(lambda column: [aligned_copy(column[a:b]) for a, b in bounds], columns)
+    return [map_nest(operator.itemgetter(k), cut) for k in range(len(bounds))]
 
 
 def _batch_cursor(

@@ -8,10 +8,10 @@ from functools import cached_property, partial
 
 import numpy as np
 
-from playhead.plan.block import Block, Element, Nest, Rows
+from playhead.plan.block import Block, Columns, Element, Nest, Rows, join
 from playhead.plan.compute import Chunk, Compute
 from playhead.plan.node import Node
-from playhead.plan.places import Cursor, Places, Record
+from playhead.plan.places import Cursor, Index, Places, Record
 
 
 class Walked(Node):
@@ -111,3 +111,44 @@ def one(
 def as_rows(block: Block) -> Rows:
     """A block of a node whose elements need not all be alike."""
     return block if isinstance(block, Rows) else Rows(block.own_rows())
+
+
+def joined(chunks: list[Chunk]) -> Chunk:
+    """Consecutive chunks of a stream as one, in columns where all of them are."""
+    if len(chunks) == 1:
+        return chunks[0]
+    blocks = [chunk.block for chunk in chunks]
+    if not all(isinstance(block, Columns) for block in blocks):
+        blocks = [as_rows(block) for block in blocks]
+    sources = [chunk.without_block() for chunk in chunks]
+    begins = np.cumsum([0, *map(len, blocks)])
+
+    def found(j: int) -> tuple[Chunk, int]:
+        k = int(np.searchsorted(begins, j, "right")) - 1
+        return sources[k], j - int(begins[k])
+
+    def cursor(j: int) -> Cursor:
+        source, behind = found(j - 1) if j else (sources[0], -1)
+        return source.cursor(behind + 1)
+
+    def trace(j: int) -> list[Record]:
+        source, at = found(j)
+        return source.trace(at)
+
+    keys = [chunk.keys for chunk in chunks]
+    return Chunk(
+        join(blocks),
+        Places(np.concatenate([k.epochs() for k in keys]), np.concatenate([k.index for k in keys])),
+        cursor,
+        trace,
+        _counts(chunks),
+    )
+
+
+def _counts(chunks: list[Chunk]) -> Index | None:
+    """How many records each of their elements is made of; None: one each."""
+    if all(chunk.records is None for chunk in chunks):
+        return None
+    return np.concatenate(
+        [np.ones(len(c), np.int64) if c.records is None else c.records for c in chunks]
+    )

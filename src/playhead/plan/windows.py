@@ -18,8 +18,10 @@ from playhead.plan.chains import open_needed
 from playhead.plan.compute import Chunk, Compute
 from playhead.plan.node import INFINITE, UNKNOWN, Node, ordinal
 from playhead.plan.permutation import permute
-from playhead.plan.places import Cursor, Located, Places, has_counts
-from playhead.plan.walking import Item, Walked, fixed, items, one, walked
+from playhead.plan.places import Cursor, Index, Located, Places, Record, has_counts
+from playhead.plan.walking import Item, Walked, fixed, joined, one, walked
+
+AT_ONCE = 256  # elements of a permuted window in a chunk
 
 
 @dataclass(frozen=True, eq=False)
@@ -185,50 +187,55 @@ class ShuffleStream(Walked):
 
     def walk(self, cursor: Cursor, compute: Compute) -> Iterator[Chunk]:
         epoch, window, given = cursor["epoch"], cursor["window"], cursor["given"]
+        at: Callable[[], Cursor] = partial(fixed, cursor["at"])
+        waiting: list[Chunk] = []
         have = 0
         chunks = open_needed(self.parent, cursor["at"], compute, lambda: self.buffer_size - have)
-        stream = items(chunks, cursor["at"])
-        at: Callable[[], Cursor] = partial(fixed, cursor["at"])
-        while True:
-            waiting: list[Item] = []
-            for item in islice(stream, self.buffer_size):
-                waiting.append(item)
-                have = len(waiting)
-            if not waiting:
-                return
-            have = 0
-            yield self._permuted(waiting, epoch, window, given, at)
-            at, given, window = waiting[-1].after, 0, window + 1
+        for chunk in chunks:
+            while len(chunk):
+                more = min(self.buffer_size - have, len(chunk))
+                waiting.append(chunk.slice(0, more))
+                chunk = chunk.slice(more, len(chunk))
+                have += more
+                if have == self.buffer_size:
+                    behind = partial(waiting[-1].cursor, more)
+                    yield from self._permuted(waiting, epoch, window, given, at)
+                    at, given, window, have = behind, 0, window + 1, 0
+        if waiting:
+            yield from self._permuted(waiting, epoch, window, given, at)
 
     def _permuted(
         self,
-        waiting: list[Item],
+        parts: list[Chunk],
         epoch: int,
         window: int,
         given: int,
         at: Callable[[], Cursor],
-    ) -> Chunk:
-        size = len(waiting)
-        parts = (epoch if self.reshuffle else 0, window)
-        key = randomness.key(self.seed, "shuffle", ordinal(self), *parts)
-        order = permute(np.arange(size, dtype=np.int64), size, key).tolist()[given:]
-        chosen = [waiting[k] for k in order]
-        end = waiting[-1].after
+    ) -> Iterator[Chunk]:
+        """What is left to give of a window. Its parts are taken out of the list: their memory is free then."""
+        whole = joined(parts)
+        parts.clear()
+        size = len(whole)
+        place = (epoch if self.reshuffle else 0, window)
+        key = randomness.key(self.seed, "shuffle", ordinal(self), *place)
+        order = permute(np.arange(size, dtype=np.int64), size, key)
+        end = partial(whole.cursor, size)
 
-        def cursor(j: int) -> Cursor:
-            if given + j == self.buffer_size:
+        def cursor(before: int, j: int) -> Cursor:
+            if before + j == self.buffer_size:
                 return {"epoch": epoch, "window": window + 1, "given": 0, "at": end()}
-            return {"epoch": epoch, "window": window, "given": given + j, "at": at()}
+            return {"epoch": epoch, "window": window, "given": before + j, "at": at()}
 
-        counts = np.array([item.records for item in chosen], np.int64)
-        keys = [item.key for item in chosen]
-        traces = [item.trace for item in chosen]
-        return Chunk(
-            Rows([item.row for item in chosen]),
-            Places(
-                np.array([e for e, _ in keys], np.int64), np.array([k for _, k in keys], np.int64)
-            ),
-            cursor,
-            lambda j: traces[j](),
-            counts if (counts != 1).any() else None,
-        )
+        for low in range(given, size, AT_ONCE):
+            chosen = order[low : low + AT_ONCE]
+            yield Chunk(
+                whole.block.select(chosen),
+                whole.keys.select(chosen),
+                partial(cursor, low),
+                partial(_traced, whole.trace, chosen),
+                None if whole.records is None else whole.records[chosen],
+            )
+
+
+def _traced(trace: Callable[[int], list[Record]], chosen: Index, j: int) -> list[Record]:
+    return trace(int(chosen[j]))
