@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from queue import SimpleQueue
 from typing import TypeVar
 
 from playhead.plan.lock import Lock
+
+_BEAT = 0.5  # seconds
 
 T = TypeVar("T")
 S = TypeVar("S")
@@ -65,15 +67,14 @@ def in_order(
     try:
         for item in items:
             if len(waiting) == ahead:
-                yield waiting.pop(0).result()
+                yield _result(waiting.pop(0))
             waiting.append(Future())
             tasks.put((waiting[-1], item))
             if len(crew) < workers and sum(not one.done() for one in waiting) > len(crew):
-                thread = threading.Thread(target=work, name="playhead-remote", daemon=True)
-                thread.start()
-                crew.append(thread)
+                crew.append(threading.Thread(target=work, name="playhead-remote", daemon=True))
+                crew[-1].start()  # an interrupt in here leaves one that is told to end, too
         while waiting:
-            yield waiting.pop(0).result()
+            yield _result(waiting.pop(0))
     except BaseException as error:
         patient = isinstance(error, Exception)
         raise
@@ -84,3 +85,10 @@ def in_order(
             tasks.put(None)
         for thread in crew if patient else ():
             thread.join()
+
+
+def _result(future: Future[T]) -> T:
+    """What a future holds, once it does. Python may overlook a signal that comes as a wait begins."""
+    while not future.done():
+        wait([future], timeout=_BEAT)
+    return future.result()
