@@ -6,6 +6,7 @@ import contextlib
 from abc import abstractmethod
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, TypeAlias
 
 from playhead import errors
@@ -48,6 +49,10 @@ Part: TypeAlias = Chunk | Lost
 
 class Enduring(Source):
     """A source that is walked, and goes on behind what cannot be had without beginning again."""
+
+    @cached_property
+    def seekable(self) -> bool:
+        return False
 
     @abstractmethod
     def endure(self, cursor: Cursor, compute: Compute) -> Generator[Part, None, None]:

@@ -8,7 +8,7 @@ import io
 import time
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import partial
 from typing import Any, BinaryIO, ClassVar, TypeAlias
 
 import numpy as np
@@ -83,10 +83,6 @@ class WalkedTar(Enduring):
     @property
     def cardinality(self) -> int:
         return UNKNOWN
-
-    @cached_property
-    def seekable(self) -> bool:
-        return False
 
     def gather(self, index: Index) -> Block:
         raise PipelineError("samples of compressed tar files cannot be jumped to")

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar
 
 from playhead.errors import PipelineError
 from playhead.plan.block import Block, Columns, Nest, Rows, object_array
-from playhead.plan.node import Node, Source
-from playhead.plan.places import Index, Record
-from playhead.sources.files.indexed import Indexed, indexed
+from playhead.plan.places import Index
+from playhead.sources.files.indexed import indexed
 from playhead.sources.files.maps import Seen
 from playhead.sources.files.opening import Opening
 from playhead.sources.files.paths import Paths
@@ -29,35 +28,19 @@ from playhead.sources.text.decoding import (
     checked_dtypes,
 )
 from playhead.sources.text.offsets import FileOffsets, Offsets, OffsetsKind
-from playhead.sources.text.texts import Texts
+from playhead.sources.text.texts import TextRecords, Texts
 from playhead.sources.text.walked import WalkedLines, walked_lines
 
 Decoder = AsText | AsJson
 
 
 @dataclass(frozen=True, eq=False)
-class TextLines(Source):
+class TextLines(TextRecords):
     """The lines of several text files as one source."""
 
     op: ClassVar[str] = "lines"
 
-    indexed: Indexed[Texts]
     decoder: Decoder
-    parents: tuple[Node, ...] = field(default=(), kw_only=True)
-
-    @property
-    def texts(self) -> Texts:
-        """What reads the lines."""
-        return self.indexed.get()
-
-    @property
-    def cardinality(self) -> int:
-        return self.texts.index.records
-
-    @property
-    def finite(self) -> bool:
-        """True, and no index is needed to say so."""
-        return True
 
     @cached_property
     def light(self) -> bool:
@@ -88,9 +71,6 @@ class TextLines(Source):
         except Undecodable as error:
             raise error.at(Line(*self.texts.place(int(index[len(made)])))) from None
         return made
-
-    def record(self, epoch: int, index: int) -> Record:
-        return self.texts.record(self.info.name or self.op, epoch, index)
 
     def describe(self) -> dict[str, Any]:
         """How many lines, a digest of the files' bytes, how they are decoded; never paths."""

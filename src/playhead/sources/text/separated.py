@@ -5,17 +5,16 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from playhead.errors import PipelineError, SourceError, UnparsableRecord
 from playhead.plan.block import Block, Nest
-from playhead.plan.node import Node, Source
-from playhead.plan.places import Index, Record
+from playhead.plan.places import Index
 from playhead.sources.arrow.columns import BadValue, Schema
 from playhead.sources.arrow.selection import require_arguments, schema_of
 from playhead.sources.arrow.types import arrow_type, require
-from playhead.sources.files.indexed import Indexed, indexed
+from playhead.sources.files.indexed import indexed
 from playhead.sources.files.opening import Opening
 from playhead.sources.files.paths import Paths
 from playhead.sources.files.remote import Remote
@@ -25,7 +24,7 @@ from playhead.sources.text import heads
 from playhead.sources.text.decoding import as_text
 from playhead.sources.text.dialect import BOM, Dialect, Rows
 from playhead.sources.text.offsets import FileOffsets, Offsets, OffsetsKind
-from playhead.sources.text.texts import Texts
+from playhead.sources.text.texts import TextRecords, Texts
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -35,28 +34,12 @@ _COLUMN = re.compile(r"In CSV column #(\d+): ")
 
 
 @dataclass(frozen=True, eq=False)
-class SeparatedRows(Source):
+class SeparatedRows(TextRecords):
     """The rows of several CSV files as one source."""
 
     op: ClassVar[str] = "csv"
 
-    indexed: Indexed[Texts]
     parser: Parser
-    parents: tuple[Node, ...] = field(default=(), kw_only=True)
-
-    @property
-    def texts(self) -> Texts:
-        """What reads the rows."""
-        return self.indexed.get()
-
-    @property
-    def cardinality(self) -> int:
-        return self.texts.index.records
-
-    @property
-    def finite(self) -> bool:
-        """True, and no index is needed to say so."""
-        return True
 
     def gather(self, index: Index) -> Block:
         """The rows at `index` (int64[n], in any order) as n dicts: `Columns`. Thread-safe.
@@ -85,9 +68,6 @@ class SeparatedRows(Source):
             column=column,
             reason=reason,
         )
-
-    def record(self, epoch: int, index: int) -> Record:
-        return self.texts.record(self.info.name or self.op, epoch, index)
 
     def describe(self) -> dict[str, Any]:
         """How many rows, and digests of the files' bytes and of what is read; never paths."""

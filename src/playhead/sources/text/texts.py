@@ -6,7 +6,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from playhead.plan.node import Node, Source
 from playhead.plan.places import Record
+from playhead.sources.files.indexed import Indexed
 from playhead.sources.files.keeping import Mapped, changed
 from playhead.sources.files.maps import Maps
 from playhead.sources.files.remote import Remote
@@ -62,6 +64,31 @@ class Texts:
     def record(self, source: str, epoch: int, index: int) -> Record:
         path, number, _ = self.place(index)
         return Record(source, epoch, index, path, number)
+
+
+@dataclass(frozen=True, eq=False)
+class TextRecords(Source):
+    """The records of text files as a source; what they are made into is its subclasses'."""
+
+    indexed: Indexed[Texts]
+    parents: tuple[Node, ...] = field(default=(), kw_only=True)
+
+    @property
+    def texts(self) -> Texts:
+        """What reads the records. The first time, their index may have to be built."""
+        return self.indexed.get()
+
+    @property
+    def cardinality(self) -> int:
+        return self.texts.index.records
+
+    @property
+    def finite(self) -> bool:
+        """True, and no index is needed to say so."""
+        return True
+
+    def record(self, epoch: int, index: int) -> Record:
+        return self.texts.record(self.info.name or self.op, epoch, index)
 
 
 def without_end(raw: bytes) -> bytes:

@@ -8,7 +8,7 @@ import io
 import time
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import partial
 from typing import Any, BinaryIO, ClassVar, TypeAlias
 
 import numpy as np
@@ -55,10 +55,6 @@ class WalkedLines(Enduring):
     @property
     def cardinality(self) -> int:
         return 0 if not any(packed.seen.size for packed in self.files) else UNKNOWN
-
-    @cached_property
-    def seekable(self) -> bool:
-        return False
 
     def gather(self, index: Index) -> Block:
         raise PipelineError("compressed lines cannot be jumped to")

@@ -7,7 +7,7 @@ import hashlib
 import time
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -57,10 +57,6 @@ class WalkedRecords(Enduring):
     @property
     def cardinality(self) -> int:
         return 0 if not any(packed.seen.size for packed in self.files) else UNKNOWN
-
-    @cached_property
-    def seekable(self) -> bool:
-        return False
 
     def gather(self, index: Index) -> Block:
         raise PipelineError("compressed records cannot be jumped to")

@@ -29,6 +29,7 @@ from playhead.sources.tfrecord.wire import (
     Array,
     Field,
     Malformed,
+    entries_of,
     fields_of,
     unparsable,
 )
@@ -143,21 +144,8 @@ def _step(name: str, feature: Any) -> Step:
 
 def _feature_lists(data: bytes) -> dict[bytes, tuple[int, int]]:
     """Where each FeatureList lies, by its name; of lists with one name the last."""
-    found: dict[bytes, tuple[int, int]] = {}
-    for tag, start, stop in fields_of(data, 0, len(data)):
-        if tag != 0x12:
-            continue
-        for inner, begin, end in fields_of(data, start, stop):
-            if inner != 0x0A:
-                continue
-            entry = [part for part in fields_of(data, begin, end) if part[0] in (0x0A, 0x12)]
-            if sorted(part[0] for part in entry) != [0x0A, 0x12]:
-                raise Malformed(
-                    "an entry of the SequenceExample does not have one name and one list"
-                )
-            (_, name, name_end), (_, *span) = sorted(entry)
-            found[data[name:name_end]] = span[0], span[1]
-    return found
+    odd = "an entry of the SequenceExample does not have one name and one list"
+    return dict(entries_of(data, 0x12, odd))
 
 
 def _steps(data: bytes, start: int, stop: int) -> list[tuple[int, int]]:

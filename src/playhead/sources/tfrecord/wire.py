@@ -138,21 +138,11 @@ class _Reading:
     def _spans_of_any(self, data: bytes) -> list[tuple[int, int] | None]:
         """Where each field's Feature lies, in any record; raises `Malformed`."""
         spans: list[tuple[int, int] | None] = [None] * len(self.fields)
-        for tag, start, stop in fields_of(data, 0, len(data)):
-            if tag != 0x0A:
-                continue
-            for inner, begin, end in fields_of(data, start, stop):
-                if inner != 0x0A:
-                    continue
-                entry = [part for part in fields_of(data, begin, end) if part[0] in (0x0A, 0x12)]
-                if sorted(part[0] for part in entry) != [0x0A, 0x12]:
-                    raise Malformed(
-                        "an entry of the Example does not have one name and one feature"
-                    )
-                (_, name, name_end), (_, value, value_end) = sorted(entry)
-                slot = self._slots.get(data[name:name_end])
-                if slot is not None and value < value_end:
-                    spans[slot] = (value, value_end)
+        odd = "an entry of the Example does not have one name and one feature"
+        for name, span in entries_of(data, 0x0A, odd):
+            slot = self._slots.get(name)
+            if slot is not None and span[0] < span[1]:
+                spans[slot] = span
         return spans
 
 
@@ -192,6 +182,24 @@ def _varint(data: bytes, position: int, stop: int) -> tuple[int, int]:
             return value & 0xFFFFFFFFFFFFFFFF, position
         shift += 7
     raise Malformed("is not a tf.train.Example: a number is cut short or too long")
+
+
+def entries_of(data: bytes, map_tag: int, odd: str) -> Iterator[tuple[bytes, tuple[int, int]]]:
+    """Each name in the maps that `map_tag` marks, and where its value lies.
+
+    Raises `Malformed`, with `odd` for an entry that has not one name and one value.
+    """
+    for tag, start, stop in fields_of(data, 0, len(data)):
+        if tag != map_tag:
+            continue
+        for inner, begin, end in fields_of(data, start, stop):
+            if inner != 0x0A:
+                continue
+            entry = [part for part in fields_of(data, begin, end) if part[0] in (0x0A, 0x12)]
+            if sorted(part[0] for part in entry) != [0x0A, 0x12]:
+                raise Malformed(odd)
+            (_, name, name_end), (_, *span) = sorted(entry)
+            yield data[name:name_end], (span[0], span[1])
 
 
 def fields_of(data: bytes, position: int, stop: int) -> Iterator[tuple[int, int, int]]:
