@@ -81,7 +81,8 @@ static void varints_it(const uint8_t *bytes, size_t size)
 }
 
 /* A row gives the same alone as after others, from which the parser learns the order of entries. */
-static void alone_it(const Records *records, const Field *together, size_t row)
+static void alone_it(const Records *records, const Field *together, size_t row, void *const *made,
+                     size_t in_part)
 {
     Records one = {records->buffers, 1, records->which + row, records->starts + row,
                    records->stops + row, 1};
@@ -92,7 +93,7 @@ static void alone_it(const Records *records, const Field *together, size_t row)
     Layout layout = {fields, FIELDS, table, 31, {NULL}};
     memcpy(fields, together, sizeof fields);
     for (int f = 0; f < FIELDS; f++) {
-        fields[f].out = together[f].out ? outs[f] : NULL;
+        fields[f].out = made[f] ? outs[f] : NULL;
         fields[f].begins = spans + 3 * f;
         fields[f].ends = spans + 3 * f + 1;
         fields[f].counts = spans + 3 * f + 2;
@@ -102,8 +103,8 @@ static void alone_it(const Records *records, const Field *together, size_t row)
     for (int f = 0; f < FIELDS; f++) {
         const Field *field = &together[f];
         size_t size = (size_t)field->count * (field->kind == FLOAT ? 4 : 8);
-        if (field->out)
-            demand(!size || !memcmp((uint8_t *)field->out + row * size, outs[f], size),
+        if (made[f])
+            demand(!size || !memcmp((uint8_t *)made[f] + in_part * size, outs[f], size),
                    "numbers do not depend on the rows before");
         else
             demand(field->begins[row] == spans[3 * f] && field->ends[row] == spans[3 * f + 1]
@@ -125,6 +126,9 @@ static void parse_it(const uint8_t *bytes, size_t size, uint8_t choice)
     int32_t table[32];
     Layout layout = {fields, FIELDS, table, 31, {NULL}};
     int64_t fallback[2] = {7, -7};
+    int64_t part_ends[2] = {(int64_t)(choice / 3 % (rows + 1)), (int64_t)rows};
+    size_t first = (size_t)part_ends[0];
+    void *outs[2 * FIELDS] = {NULL};
     memset(fields, 0, sizeof fields);
     for (int f = 0; f < FIELDS; f++) {
         Field *field = &fields[f];
@@ -133,21 +137,22 @@ static void parse_it(const uint8_t *bytes, size_t size, uint8_t choice)
         field->kind = KINDS[f];
         field->count = choice & 128 ? -1 : COUNTS[choice & 64 ? (choice >> f % 4) % 4 : f % 2];
         field->fallback = (choice >> f % 5) % 4 == 3 ? NULL : fallback;
-        if (KINDS[f] != BYTES && field->count >= 0)
-            field->out = exactly(rows * (size_t)field->count * (KINDS[f] == FLOAT ? 4 : 8));
+        for (int p = 0; p < 2 && KINDS[f] != BYTES && field->count >= 0; p++)
+            outs[p * FIELDS + f] = exactly((p ? rows - first : first) * (size_t)field->count
+                                           * (KINDS[f] == FLOAT ? 4 : 8));
         field->begins = exactly(8 * rows);
         field->ends = exactly(8 * rows);
         field->counts = exactly(8 * rows);
     }
     fill_slots(&layout);
-    int64_t bad = examples(&records, NULL, &layout);
+    int64_t bad = examples_apart(&records, NULL, &layout, part_ends, 0, 2, outs);
     examples_read += bad == -1;
     demand(bad >= -1 && bad < (int64_t)rows, "what is not understood is a row");
     for (size_t i = 0; bad == -1 && i < rows; i++)
-        alone_it(&records, fields, i);
+        alone_it(&records, fields, i, outs + (i < first ? 0 : FIELDS), i < first ? i : i - first);
     for (int f = 0; f < FIELDS; f++) {
         Field *field = &fields[f];
-        if (bad == -1 && !field->out && !(field->kind == BYTES && field->count == 1)) {
+        if (bad == -1 && !outs[f] && !(field->kind == BYTES && field->count == 1)) {
             Records lists = {&buffer, 1, which, field->begins, field->ends, rows};
             size_t total = 0, width = KINDS[f] == FLOAT ? 4 : 8;
             for (size_t i = 0; i < rows; i++)
@@ -171,11 +176,57 @@ static void parse_it(const uint8_t *bytes, size_t size, uint8_t choice)
                 free(ends);
             }
         }
-        free(field->out);
+        free(outs[f]);
+        free(outs[FIELDS + f]);
         free(field->begins);
         free(field->ends);
         free(field->counts);
     }
+}
+
+/* The bytes as numbers of records in three files, of which some may be empty. */
+static void frames_it(const uint8_t *bytes, size_t size, uint8_t choice)
+{
+    enum { FILES = 3 };
+    size_t count = size / 8, records = choice % 11, mask = 1;
+    int64_t *index = exactly(8 * count), *edges = exactly(8 * (records + FILES));
+    int64_t firsts[FILES] = {0, (int64_t)(choice % (records + 1)), (int64_t)records};
+    uint32_t *crcs = exactly(4 * records);
+    for (size_t i = 0; i < count; i++) {
+        index[i] = (int64_t)load64(bytes + 8 * i);
+        if ((choice & 16) && records)
+            index[i] = (int64_t)((uint64_t)index[i] % records);
+    }
+    for (size_t r = 0; r < records + FILES; r++)
+        edges[r] = (int64_t)(100 * r);
+    for (size_t r = 0; r < records; r++)
+        crcs[r] = (uint32_t)r;
+    while (mask < 2 * count)
+        mask = 2 * mask + 1;
+    Frames frames = {firsts, edges, crcs, FILES, records, exactly(8 * count), exactly(8 * count),
+                     exactly(8 * count), exactly(8 * count), exactly(4 * count),
+                     exactly(8 * (mask + 1)), mask, 0};
+    int64_t bad = find_frames(&frames, index, count);
+    demand(bad < 0 || (uint64_t)index[bad] >= records, "what is refused does not exist");
+    for (size_t i = 0; bad < 0 && i < count; i++) {
+        demand((uint64_t)frames.which[i] < frames.different, "a file is one of those named");
+        int64_t file = frames.names[frames.which[i]];
+        demand(firsts[file] <= index[i] && (file + 1 == FILES || index[i] < firsts[file + 1]),
+               "a record lies in its file");
+        demand(frames.starts[i] == 100 * (index[i] + file) + HEADER
+                   && frames.stops[i] == 100 * (index[i] + file + 1) - FOOTER
+                   && frames.found[i] == (uint32_t)index[i],
+               "a record is what the index says");
+    }
+    free(index);
+    free(edges);
+    free(crcs);
+    free(frames.which);
+    free(frames.starts);
+    free(frames.stops);
+    free(frames.names);
+    free(frames.found);
+    free(frames.slots);
 }
 
 /* The bytes as places, or as rows' numbers: those in range give distinct elements in range. */
@@ -225,6 +276,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     varints_it(bytes, size);
     parse_it(bytes, size, choice);
     permute_it(bytes, size, choice);
+    frames_it(bytes, size, choice);
     free(bytes);
     return 0;
 }

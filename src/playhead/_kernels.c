@@ -375,6 +375,66 @@ static int64_t check(const Records *records, const uint32_t *crcs)
     return -1;
 }
 
+/* Where data lie: the frame of record r, in file f, is from edges[r + f] to edges[r + f + 1]. firsts[f] is the number of f's first
+   record. Files are numbered anew as they come: names[k] is the kth, which[i] the number of record i's. */
+
+typedef struct {
+    const int64_t *firsts, *edges;
+    const uint32_t *crcs;
+    size_t files, records;
+    int64_t *which, *starts, *stops, *names; /* for each record */
+    uint32_t *found;
+    int64_t *slots; /* a hash table from files to their new numbers: -1, or one below `different` */
+    size_t slot_mask, different;
+} Frames;
+
+static size_t file_of(const Frames *frames, int64_t record)
+{
+    size_t low = 0, high = frames->files; /* firsts[low] <= record < firsts[high] */
+    while (high - low > 1) {
+        size_t middle = low + (high - low) / 2;
+        if (frames->firsts[middle] <= record)
+            low = middle;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+static int64_t number_anew(Frames *frames, int64_t file)
+{
+    size_t slot = (size_t)((uint64_t)file * 0x9E3779B97F4A7C15u >> 32) & frames->slot_mask;
+    for (; frames->slots[slot] >= 0; slot = (slot + 1) & frames->slot_mask)
+        if (frames->names[frames->slots[slot]] == file)
+            return frames->slots[slot];
+    frames->slots[slot] = (int64_t)frames->different;
+    frames->names[frames->different] = file;
+    return (int64_t)frames->different++;
+}
+
+/* The first record number that does not exist, as its place in `index`, or -1. */
+static int64_t find_frames(Frames *frames, const int64_t *index, size_t count)
+{
+    enum { FAR = 16 };
+    for (size_t i = 0; i < count; i++)
+        if ((uint64_t)index[i] >= frames->records)
+            return (int64_t)i;
+    for (size_t slot = 0; slot <= frames->slot_mask; slot++)
+        frames->slots[slot] = -1;
+    for (size_t i = 0; i < count; i++) {
+        if (i + FAR < count) {
+            PREFETCH(frames->edges + index[i + FAR]);
+            PREFETCH(frames->crcs + index[i + FAR]);
+        }
+        size_t file = file_of(frames, index[i]), edge = (size_t)index[i] + file;
+        frames->which[i] = number_anew(frames, (int64_t)file);
+        frames->starts[i] = frames->edges[edge] + HEADER;
+        frames->stops[i] = frames->edges[edge + 1] - FOOTER;
+        frames->found[i] = frames->crcs[index[i]];
+    }
+    return -1;
+}
+
 /* Base-128 numbers. */
 
 static int64_t count_varints(Bytes bytes)
@@ -771,6 +831,40 @@ static int64_t examples(const Records *records, const uint32_t *crcs, Layout *la
                 return (int64_t)i;
     }
     return -1;
+}
+
+static void move_spans(Layout *layout, ptrdiff_t by)
+{
+    for (size_t f = 0; f < layout->count; f++) {
+        layout->fields[f].begins += by;
+        layout->fields[f].ends += by;
+        layout->fields[f].counts += by;
+    }
+}
+
+/* As `examples`, from part p of the records on to part `stop`, each with outs of its own: a part ends before
+   record ends[p], and outs[p * layout->count + f] is where it has the numbers of field f. */
+static int64_t examples_apart(const Records *records, const uint32_t *crcs, Layout *layout,
+                              const int64_t *ends, size_t p, size_t stop, void *const *outs)
+{
+    size_t first = p ? (size_t)ends[p - 1] : 0;
+    int64_t bad = -1;
+    move_spans(layout, (ptrdiff_t)first);
+    for (; p < stop; p++) {
+        Records part = {records->buffers,        records->buffer_count,  records->which + first,
+                        records->starts + first, records->stops + first, (size_t)ends[p] - first};
+        for (size_t f = 0; f < layout->count; f++)
+            layout->fields[f].out = outs[p * layout->count + f];
+        bad = examples(&part, crcs ? crcs + first : NULL, layout);
+        if (bad >= 0) {
+            bad += (int64_t)first;
+            break;
+        }
+        move_spans(layout, (ptrdiff_t)part.count);
+        first = (size_t)ends[p];
+    }
+    move_spans(layout, -(ptrdiff_t)first);
+    return bad;
 }
 
 /* The values of all records' lists, one after the other: counts[i] of record i, `room` in all.
@@ -1198,6 +1292,56 @@ static PyObject *py_check(PyObject *module, PyObject *args)
     return PyErr_Occurred() ? NULL : PyLong_FromLongLong(bad);
 }
 
+/* How many files; raises IndexError. */
+static PyObject *py_frames(PyObject *module, PyObject *args)
+{
+    (void)module;
+    PyObject *given[9];
+    Py_buffer views[9];
+    int64_t bad = -1;
+    Frames frames;
+    if (!PyArg_ParseTuple(args, "OOOOOOOOO", &given[0], &given[1], &given[2], &given[3], &given[4],
+                          &given[5], &given[6], &given[7], &given[8]))
+        return NULL;
+    memset(views, 0, sizeof views);
+    memset(&frames, 0, sizeof frames);
+    if (!take(given[0], &views[0], 0, 8, -1) || !take(given[1], &views[1], 0, 8, -1)
+        || !take(given[3], &views[3], 0, 4, -1))
+        goto done;
+    Py_ssize_t count = views[0].len / 8;
+    frames.files = (size_t)views[1].len / 8;
+    frames.records = frames.files ? (size_t)views[3].len / 4 : 0;
+    if (!take(given[2], &views[2], 0, 8, (Py_ssize_t)(frames.records + frames.files)))
+        goto done;
+    for (int k = 4; k < 9; k++)
+        if (!take(given[k], &views[k], 1, k == 7 ? 4 : 8, count))
+            goto done;
+    while (frames.slot_mask < 2 * (size_t)count)
+        frames.slot_mask = 2 * frames.slot_mask + 1;
+    frames.slots = PyMem_Malloc((frames.slot_mask + 1) * sizeof *frames.slots);
+    if (!frames.slots) {
+        PyErr_NoMemory();
+        goto done;
+    }
+    frames.firsts = views[1].buf;
+    frames.edges = views[2].buf;
+    frames.crcs = views[3].buf;
+    frames.which = views[4].buf;
+    frames.starts = views[5].buf;
+    frames.stops = views[6].buf;
+    frames.found = views[7].buf;
+    frames.names = views[8].buf;
+    /* With the lock: giving it away and getting it back takes longer. */
+    bad = find_frames(&frames, views[0].buf, (size_t)count);
+    if (bad >= 0)
+        PyErr_Format(PyExc_IndexError, "record %lld of %zu",
+                     (long long)((const int64_t *)views[0].buf)[bad], frames.records);
+    PyMem_Free(frames.slots);
+done:
+    release(views, 9);
+    return PyErr_Occurred() ? NULL : PyLong_FromSize_t(frames.different);
+}
+
 static PyObject *py_slices(PyObject *module, PyObject *args)
 {
     (void)module;
@@ -1218,103 +1362,155 @@ static PyObject *py_slices(PyObject *module, PyObject *args)
     return list;
 }
 
-/* The records' bytes as objects, into an array of objects. */
-static PyObject *py_fill(PyObject *module, PyObject *args)
+/* Whether each record has one value, which is bytes. */
+static int is_single(const Field *field)
 {
-    (void)module;
-    PyObject *buffers, *which, *starts, *stops, *out;
-    Py_buffer view;
-    Held held;
-    if (!PyArg_ParseTuple(args, "OOOOO", &buffers, &which, &starts, &stops, &out)
-        || !hold(&held, buffers, which, starts, stops, 0))
-        return NULL;
-    if (PyObject_GetBuffer(out, &view, PyBUF_CONTIG | PyBUF_FORMAT) == 0) {
-        PyObject **items = view.buf;
-        if (!view.format || strcmp(view.format, "O")
-            || (size_t)view.len != held.records.count * sizeof *items)
-            PyErr_SetString(PyExc_ValueError, "an array of one object for each record is needed");
-        for (size_t i = 0; !PyErr_Occurred() && i < held.records.count; i++) {
-            Bytes record = record_at(&held.records, i);
-            PyObject *before = items[i], *item;
-            item = PyBytes_FromStringAndSize((const char *)record.data, (Py_ssize_t)record.size);
-            if (item) {
-                items[i] = item;
-                Py_XDECREF(before);
-            }
-        }
-        PyBuffer_Release(&view);
-    }
-    let_go(&held);
-    if (PyErr_Occurred())
-        return NULL;
-    Py_RETURN_NONE;
+    return field->kind == BYTES && field->count == 1;
 }
 
-/* Fill one field of a layout from the arguments; `views` is for its name, out, default. */
-static int take_layout(Field *field, Py_buffer *views, PyObject *name, PyObject *out,
-                       PyObject *fallback, Py_ssize_t rows)
+static int take_objects(PyObject *out, Py_buffer *view, Py_ssize_t rows)
+{
+    if (PyObject_GetBuffer(out, view, PyBUF_CONTIG | PyBUF_FORMAT) < 0) {
+        view->obj = NULL;
+        return 0;
+    }
+    if (view->format && !strcmp(view->format, "O")
+        && view->len == rows * (Py_ssize_t)sizeof(PyObject *))
+        return 1;
+    PyErr_SetString(PyExc_ValueError, "an array of one object for each record is needed");
+    return 0;
+}
+
+/* Bytes as objects: those of the records' spans, or of a missing one the fallback. */
+static int fill_objects(const Records *records, const Field *field, size_t first, size_t rows,
+                        PyObject *fallback, PyObject **items)
+{
+    for (size_t i = first; i < first + rows; i++) {
+        PyObject *before = *items, *item = fallback;
+        if (field->counts[i] < 0)
+            Py_INCREF(item);
+        else
+            item = PyBytes_FromStringAndSize(
+                (const char *)records->buffers[records->which[i]].data + field->begins[i],
+                (Py_ssize_t)(field->ends[i] - field->begins[i]));
+        if (!item)
+            return 0;
+        *items++ = item;
+        Py_XDECREF(before);
+    }
+    return 1;
+}
+
+/* Where a part has the values of a field, for each of its records: numbers of a fixed count, or objects.
+   NULL for any other field. */
+static int take_out(const Field *field, Py_buffer *view, PyObject *out, Py_ssize_t rows, void **at)
 {
     static uint64_t nothing;
-    Py_ssize_t size = field->kind == FLOAT ? 4 : 8;
+    if (!out)
+        return 0;
+    int wanted = is_single(field) || (field->kind != BYTES && field->count >= 0);
+    if (wanted != (out != Py_None)) {
+        PyErr_SetString(PyExc_ValueError, "values of a fixed count go into an array, others do not");
+        return 0;
+    }
+    *at = NULL;
+    if (!wanted)
+        return 1;
+    if (is_single(field))
+        return take_objects(out, view, rows);
+    if (!take(out, view, 1, field->kind == FLOAT ? 4 : 8, rows * (Py_ssize_t)field->count))
+        return 0;
+    *at = view->len ? view->buf : &nothing;
+    return 1;
+}
+
+/* Fill one field of a layout from the arguments; `views` is for its name and its default. */
+static int take_field_of(Field *field, Py_buffer *views, PyObject *name, PyObject *fallback,
+                         Py_ssize_t rows)
+{
+    static uint64_t nothing;
+    Py_ssize_t size = field->kind == FLOAT ? 4 : 8, given = -1;
+    if (field->kind != BYTES && field->kind != FLOAT && field->kind != INT64) {
+        PyErr_SetString(PyExc_ValueError, "a kind is bytes, float or int64");
+        return 0;
+    }
     if (field->count > PY_SSIZE_T_MAX / (rows ? rows : 1) / 8) {
         PyErr_SetString(PyExc_ValueError, "a count is too large");
         return 0;
     }
-    if (!name || !out || !fallback || !take(name, &views[0], 0, 1, -1))
+    if (!name || !fallback || !take(name, &views[0], 0, 1, -1))
         return 0;
     field->name = bytes_of(&views[0]);
-    if (out != Py_None) {
-        if (field->kind == BYTES || field->count < 0) {
-            PyErr_SetString(PyExc_ValueError, "only numbers of a fixed count go into an array");
-            return 0;
-        }
-        if (!take(out, &views[1], 1, size, rows * (Py_ssize_t)field->count))
-            return 0;
-        field->out = views[1].len ? views[1].buf : &nothing;
-    } else if (field->kind != BYTES && field->count >= 0) {
-        PyErr_SetString(PyExc_ValueError, "numbers of a fixed count need an array");
+    if (fallback == Py_None)
+        return 1;
+    if (is_single(field) && !PyBytes_Check(fallback)) {
+        PyErr_SetString(PyExc_ValueError, "a default for bytes is bytes");
         return 0;
     }
-    if (fallback != Py_None) {
-        if (!take(fallback, &views[2], 0, 1, field->out ? size * (Py_ssize_t)field->count : -1))
-            return 0;
-        field->fallback = views[2].len ? views[2].buf : &nothing;
-    }
+    if (field->kind != BYTES && field->count >= 0)
+        given = size * (Py_ssize_t)field->count;
+    if (!take(fallback, &views[1], 0, 1, given))
+        return 0;
+    field->fallback = views[1].len ? views[1].buf : &nothing;
     return 1;
+}
+
+static int ends_fit(const int64_t *ends, size_t parts, size_t rows)
+{
+    int64_t before = 0;
+    for (size_t p = 0; p < parts; p++) {
+        if (ends[p] < before || (uint64_t)ends[p] > rows)
+            return 0;
+        before = ends[p];
+    }
+    return (uint64_t)before == rows;
 }
 
 static PyObject *py_examples(PyObject *module, PyObject *args)
 {
     (void)module;
     PyObject *buffers, *which, *starts, *stops, *crcs, *names, *kinds, *counts, *outs, *fallbacks;
-    PyObject *spans, *result = NULL;
+    PyObject *spans, *part_ends, *result = NULL;
     Held held;
-    Py_buffer fixed[4], *views = NULL;
+    Py_buffer fixed[5], *views = NULL, *out_views = NULL;
+    void **places = NULL;
+    enum { NEARBY = 1 << 20 };
     Layout layout = {NULL, 0, NULL, 1, {NULL}};
-    Py_ssize_t count = 0;
-    if (!PyArg_ParseTuple(args, "OOOOOO!OOO!O!O", &buffers, &which, &starts, &stops, &crcs,
-                          &PyTuple_Type, &names, &kinds, &counts, &PyTuple_Type, &outs,
+    Py_ssize_t count = 0, parts = 0;
+    if (!PyArg_ParseTuple(args, "OOOOOO!OOOO!O!O", &buffers, &which, &starts, &stops, &crcs,
+                          &PyTuple_Type, &names, &kinds, &counts, &part_ends, &PyTuple_Type, &outs,
                           &PyTuple_Type, &fallbacks, &spans)
         || !hold(&held, buffers, which, starts, stops, crcs != Py_None))
         return NULL;
     memset(fixed, 0, sizeof fixed);
-    Py_ssize_t rows = (Py_ssize_t)held.records.count;
+    Py_ssize_t rows = (Py_ssize_t)held.records.count, given = PyTuple_Size(outs);
     count = PyTuple_Size(names);
-    if (PyTuple_Size(outs) != count || PyTuple_Size(fallbacks) != count || count > 1 << 20) {
-        PyErr_SetString(PyExc_ValueError, "each field needs a name, an array or None, a default or None");
+    if (PyTuple_Size(fallbacks) != count || count > 1 << 20) {
+        PyErr_SetString(PyExc_ValueError, "each field needs a name, and a default or None");
         goto done;
     }
     if (!take(kinds, &fixed[0], 0, 1, count) || !take(counts, &fixed[1], 0, 8, count)
-        || !take(spans, &fixed[2], 1, 8, 3 * count * rows)
-        || (crcs != Py_None && !take(crcs, &fixed[3], 0, 4, rows)))
+        || !take(spans, &fixed[2], 1, 8, 3 * count * rows) || !take(part_ends, &fixed[3], 0, 8, -1)
+        || (crcs != Py_None && !take(crcs, &fixed[4], 0, 4, rows)))
         goto done;
+    parts = fixed[3].len / 8;
+    if (parts > 1 << 20 || given != parts * count
+        || !ends_fit(fixed[3].buf, (size_t)parts, (size_t)rows)) {
+        PyErr_SetString(PyExc_ValueError,
+                        "the parts end one after the other, the last at the last record, and each "
+                        "needs an array or None for every field");
+        goto done;
+    }
+    const int64_t *ends = fixed[3].buf;
     layout.count = (size_t)count;
     while (layout.slot_mask < 2 * layout.count)
         layout.slot_mask = 2 * layout.slot_mask + 1;
     layout.fields = PyMem_Calloc(layout.count + 1, sizeof(Field));
     layout.slots = PyMem_Calloc(layout.slot_mask + 1, sizeof(int32_t));
-    views = PyMem_Calloc(3 * layout.count + 1, sizeof(Py_buffer));
-    if (!layout.fields || !layout.slots || !views) {
+    views = PyMem_Calloc(2 * layout.count + 1, sizeof(Py_buffer));
+    out_views = PyMem_Calloc((size_t)given + 1, sizeof(Py_buffer));
+    places = PyMem_Calloc((size_t)given + 1, sizeof *places);
+    if (!layout.fields || !layout.slots || !views || !out_views || !places) {
         PyErr_NoMemory();
         goto done;
     }
@@ -1322,26 +1518,48 @@ static PyObject *py_examples(PyObject *module, PyObject *args)
         Field *field = &layout.fields[f];
         field->kind = ((const uint8_t *)fixed[0].buf)[f];
         field->count = ((const int64_t *)fixed[1].buf)[f];
-        if (field->kind != BYTES && field->kind != FLOAT && field->kind != INT64) {
-            PyErr_SetString(PyExc_ValueError, "a kind is bytes, float or int64");
-            goto done;
-        }
-        if (!take_layout(field, views + 3 * f, PyTuple_GetItem(names, f), PyTuple_GetItem(outs, f),
-                         PyTuple_GetItem(fallbacks, f), rows))
+        if (!take_field_of(field, views + 2 * f, PyTuple_GetItem(names, f),
+                           PyTuple_GetItem(fallbacks, f), rows))
             goto done;
         field->begins = (int64_t *)fixed[2].buf + 3 * f * rows;
         field->ends = field->begins + rows;
         field->counts = field->ends + rows;
     }
-    int64_t bad;
+    for (Py_ssize_t p = 0; p < given; p++) {
+        Py_ssize_t part = p / count;
+        Py_ssize_t size = (Py_ssize_t)(ends[part] - (part ? ends[part - 1] : 0));
+        if (!take_out(&layout.fields[p % count], &out_views[p], PyTuple_GetItem(outs, p), size,
+                      &places[p]))
+            goto done;
+    }
+    int64_t bad = -1;
     fill_slots(&layout);
-    WORK(held.total, bad = examples(&held.records, crcs == Py_None ? NULL : fixed[3].buf, &layout));
+    /* A few parts at a time: what was parsed is still near when objects are made of it. */
+    Py_ssize_t share = 1 + (Py_ssize_t)(NEARBY / (held.total / (size_t)(parts + 1) + 1));
+    for (Py_ssize_t p = 0, stop; bad < 0 && p < parts; p = stop) {
+        stop = p + share < parts ? p + share : parts;
+        WORK(held.total * (size_t)(stop - p) / (size_t)parts,
+             bad = examples_apart(&held.records, crcs == Py_None ? NULL : fixed[4].buf, &layout,
+                                  ends, (size_t)p, (size_t)stop, places));
+        for (Py_ssize_t k = p * count; bad < 0 && k < stop * count; k++) {
+            const Field *field = &layout.fields[k % count];
+            size_t first = k < count ? 0 : (size_t)ends[k / count - 1];
+            if (is_single(field)
+                && !fill_objects(&held.records, field, first, (size_t)ends[k / count] - first,
+                                 PyTuple_GetItem(fallbacks, k % count), out_views[k].buf))
+                goto done;
+        }
+    }
     result = PyLong_FromLongLong(bad);
 done:
     if (views)
-        release(views, 3 * count);
-    release(fixed, 4);
+        release(views, 2 * count);
+    if (out_views)
+        release(out_views, given);
+    release(fixed, 5);
     PyMem_Free(views);
+    PyMem_Free(out_views);
+    PyMem_Free(places);
     PyMem_Free(layout.fields);
     PyMem_Free(layout.slots);
     let_go(&held);
@@ -1413,20 +1631,36 @@ static PyObject *py_feistel(PyObject *module, PyObject *args)
     Py_RETURN_NONE;
 }
 
+/* Rows into several arrays, one after the other; 0 where an index is outside, before anything is written. */
+static int gather_apart(const Column *column, const int64_t *index, size_t count,
+                        const Py_buffer *outs, size_t parts)
+{
+    for (size_t i = 0; i < count; i++)
+        if ((uint64_t)index[i] >= column->rows)
+            return 0;
+    for (size_t p = 0; p < parts && column->row_size; p++) {
+        size_t rows = (size_t)outs[p].len / column->row_size;
+        gather(column, index, rows, outs[p].buf);
+        index += rows;
+    }
+    return 1;
+}
+
 /* False where the rows are not contiguous each. */
 static PyObject *py_gather(PyObject *module, PyObject *args)
 {
     (void)module;
-    PyObject *array, *index, *out;
-    Py_buffer views[3];
+    PyObject *array, *index, *outs;
+    Py_buffer views[2], *out_views = NULL;
     int inside = 1, handled = 0;
-    if (!PyArg_ParseTuple(args, "OOO", &array, &index, &out))
+    if (!PyArg_ParseTuple(args, "OOO!", &array, &index, &PyTuple_Type, &outs))
         return NULL;
     memset(views, 0, sizeof views);
+    Py_ssize_t parts = PyTuple_Size(outs), room = 0;
     if (PyObject_GetBuffer(array, &views[0], PyBUF_STRIDED_RO) < 0)
         return NULL;
     Py_ssize_t row = views[0].itemsize;
-    int contiguous = views[0].ndim > 0;
+    int contiguous = views[0].ndim > 0, uneven = 0;
     for (int axis = views[0].ndim - 1; axis > 0; axis--) {
         if (views[0].shape[axis] > 1 && views[0].strides[axis] != row)
             contiguous = 0;
@@ -1437,23 +1671,50 @@ static PyObject *py_gather(PyObject *module, PyObject *args)
     if (!take(index, &views[1], 0, 8, -1))
         goto done;
     Py_ssize_t count = views[1].len / 8;
-    if (!take(out, &views[2], 1, 1, -1))
+    out_views = PyMem_Calloc((size_t)parts + 1, sizeof *out_views);
+    if (!out_views) {
+        PyErr_NoMemory();
         goto done;
-    if ((row && count > PY_SSIZE_T_MAX / row) || views[2].len != count * row) {
-        PyErr_SetString(PyExc_ValueError, "the rows do not fill the array they are to go to");
+    }
+    for (Py_ssize_t p = 0; p < parts; p++) {
+        if (!take(PyTuple_GetItem(outs, p), &out_views[p], 1, 1, -1))
+            goto done;
+        uneven = uneven || (row && out_views[p].len % row);
+        room += out_views[p].len;
+    }
+    if ((row && count > PY_SSIZE_T_MAX / row) || room != count * row || uneven) {
+        PyErr_SetString(PyExc_ValueError, "the rows do not fill the arrays they are to go to");
         goto done;
     }
     Column column = {views[0].buf, views[0].strides[0], (size_t)views[0].shape[0], (size_t)row};
-    WORK(views[2].len, inside = gather(&column, views[1].buf, (size_t)count, views[2].buf));
+    WORK(room, inside = gather_apart(&column, views[1].buf, (size_t)count, out_views, (size_t)parts));
     handled = 1;
 done:
-    release(views, 3);
+    release(views, 2);
+    if (out_views)
+        release(out_views, parts);
+    PyMem_Free(out_views);
     if (!PyErr_Occurred() && !inside)
         PyErr_SetString(PyExc_IndexError, "an index is outside the array");
     return PyErr_Occurred() ? NULL : PyBool_FromLong(handled);
 }
 
+/* How many bytes behind the beginning of a buffer the next address lies that `size` divides. */
+static PyObject *py_misalignment(PyObject *module, PyObject *args)
+{
+    (void)module;
+    PyObject *buffer;
+    Py_ssize_t size, offset;
+    Py_buffer view;
+    if (!PyArg_ParseTuple(args, "On", &buffer, &size) || !take(buffer, &view, 0, 1, -1))
+        return NULL;
+    offset = (Py_ssize_t)(-(uintptr_t)view.buf % (uintptr_t)(size > 0 ? size : 1));
+    PyBuffer_Release(&view);
+    return PyLong_FromSsize_t(offset);
+}
+
 static PyMethodDef methods[] = {
+    {"misalignment", py_misalignment, METH_VARARGS, NULL},
     {"crc32c", py_crc32c, METH_O, NULL},
     {"crc32c_portable", py_crc32c_portable, METH_O, NULL},
     {"masked_crc32c", py_masked_crc32c, METH_O, NULL},
@@ -1461,8 +1722,8 @@ static PyMethodDef methods[] = {
     {"count_varints", py_count_varints, METH_O, NULL},
     {"varints", py_varints, METH_VARARGS, NULL},
     {"check", py_check, METH_VARARGS, NULL},
+    {"frames", py_frames, METH_VARARGS, NULL},
     {"slices", py_slices, METH_VARARGS, NULL},
-    {"fill", py_fill, METH_VARARGS, NULL},
     {"examples", py_examples, METH_VARARGS, NULL},
     {"values", py_values, METH_VARARGS, NULL},
     {"feistel", py_feistel, METH_VARARGS, NULL},
@@ -1470,7 +1731,7 @@ static PyMethodDef methods[] = {
     {NULL, NULL, 0, NULL},
 };
 
-#define VERSION 2 /* kernels.py names the same */
+#define VERSION 3 /* kernels.py names the same */
 
 static int execute(PyObject *module)
 {

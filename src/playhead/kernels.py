@@ -45,10 +45,11 @@ __all__ = [
     "crc32c",
     "examples",
     "feistel",
-    "fill",
+    "frames",
     "gather",
     "header",
     "masked_crc32c",
+    "misalignment",
     "scan",
     "slices",
     "values",
@@ -74,7 +75,7 @@ def _native() -> Any:
     return None
 
 
-VERSION = 2  # of what the two call each other by; the same number stands in _kernels.c
+VERSION = 3  # of what the two call each other by; the same number stands in _kernels.c
 
 _c = _native()
 
@@ -149,23 +150,41 @@ def slices(records: Records) -> list[bytes]:
     return found
 
 
-def fill(records: Records, column: Array) -> None:
-    """The records' bytes, as `slices` gives them, into `column`: contiguous, of objects, one for each.
+def frames(
+    index: Integers, firsts: Integers, edges: Integers, crcs: Checksums
+) -> tuple[Integers, Integers, Integers, Integers, Checksums]:
+    """Where the data of the records at `index` (int64[n]) lie: which files they are in (int64, each once),
+    and for each record which of those, its first byte, the byte behind it (int64[n] each) and its CRC
+    (uint32[n]).
 
-    Raises ValueError for any other array, and where a record does not lie inside its buffer.
+    The frame of record r in file f lies between edges[r + f] and edges[r + f + 1], and crcs[r] is its CRC;
+    firsts[f] is the number of f's first record. Raises IndexError for a record that does not exist.
     """
-    _c.fill(*records, column) if NATIVE else reference.fill(records, column)
+    if not NATIVE:
+        return reference.frames(index, firsts, edges, crcs)
+    size = len(index)
+    names, which, starts, stops = (np.empty(size, np.int64) for _ in range(4))
+    found = np.empty(size, np.uint32)
+    count = _c.frames(index, firsts, edges, crcs, which, starts, stops, found, names)
+    return names[:count], which, starts, stops, found
 
 
-def gather(column: Array, index: Integers, out: Array) -> None:
-    """Copy the rows of `column` at `index` (int64) to `out`, contiguous and of their dtype and shape.
+def misalignment(buffer: Array, size: int) -> int:
+    """How many bytes behind the beginning of `buffer` the next address lies that `size` divides."""
+    found: int = _c.misalignment(buffer, size) if NATIVE else reference.misalignment(buffer, size)
+    return found
+
+
+def gather(column: Array, index: Integers, *outs: Array) -> None:
+    """Copy the rows of `column` at `index` (int64) to `outs`, one after the other, contiguous and of their
+    dtype and shape.
 
     The dtype holds no objects. Raises IndexError, before anything is written, where an index is
     outside range(len(column)).
     """
     index = np.ascontiguousarray(index, np.int64)
-    if not NATIVE or not _c.gather(column, index, out):
-        reference.gather(column, index, out)
+    if not NATIVE or not _c.gather(column, index, outs):
+        reference.gather(column, index, *outs)
 
 
 def examples(
@@ -174,6 +193,7 @@ def examples(
     names: tuple[bytes, ...],
     kinds: bytes,
     counts: Integers,
+    ends: Integers,
     outs: tuple[Array | None, ...],
     defaults: tuple[Buffer | Array | None, ...],
     spans: Integers,
@@ -181,17 +201,19 @@ def examples(
     """Parse `tf.train.Example` records; only where `NATIVE`.
 
     Fields are named by `names`; `kinds` are the wire tags of their lists, `counts` how many values
-    each record has of them, -1 for any number. Numbers of a fixed count are written to their `outs`
-    (n, count). Of the others `spans` (int64, (fields, 3, n)) gets, for each record, where the list
-    begins and ends in its buffer, and how many values it has, or -1 for a fixed feature that is
-    missing; of bytes with a count of 1 it is where the value begins and ends. `defaults` are packed
-    numbers, or for bytes anything; a fixed feature without one must be in every record. With `crcs`
-    every frame is checked first, as by `check`.
+    each record has of them, -1 for any number. The records are cut into parts, part p ending before record
+    `ends[p]`. Numbers of a fixed count, and bytes with a count of 1, are written to `outs`: for the
+    first part an array (its records, count) for each such field, of objects for bytes, and None for
+    each other one; then those of the next part. Of the other fields `spans` (int64, (fields, 3, n)) gets,
+    for each record, where the list begins and ends in its buffer, and how many values it has, or -1
+    for a fixed feature that is missing. `defaults` are arrays of numbers, bytes for bytes with a
+    count of 1, anything for other bytes; a fixed feature without one must be in every record. With
+    `crcs` every frame is checked first, as by `check`.
 
     Returns -1, or the first record that is damaged or is not understood: the parser in Python is to
     be asked about it.
     """
-    found = _c.examples(*records, crcs, names, kinds, counts, outs, defaults, spans)
+    found = _c.examples(*records, crcs, names, kinds, counts, ends, outs, defaults, spans)
     return int(found)
 
 

@@ -193,18 +193,38 @@ def slices(records: Records) -> list[bytes]:
     return [bytes(records.buffers[which][start:stop]) for which, start, stop in spans]
 
 
-def fill(records: Records, column: Array) -> None:
-    """The records' bytes, one by one, into `column`, a contiguous array of as many objects."""
-    for position, data in enumerate(slices(records)):
-        column.reshape(-1)[position] = data
+def frames(
+    index: Integers, firsts: Integers, edges: Integers, crcs: Checksums
+) -> tuple[Integers, Integers, Integers, Integers, Checksums]:
+    """The files of the records at `index`, and of each record which of them, where its data begin and
+    end, and its CRC.
+
+    Raises IndexError for a record that does not exist.
+    """
+    if index.size and int(index.view(np.uint64).max()) >= len(crcs):
+        outside = np.flatnonzero((index < 0) | (index >= len(crcs)))
+        raise IndexError(f"record {index[outside[0]]} of {len(crcs)}")
+    files = np.searchsorted(firsts, index, side="right") - 1
+    names, which = np.unique(files, return_inverse=True)
+    which = which.reshape(-1).astype(np.int64, copy=False)
+    starts, stops = edges[index + files] + HEADER.size, edges[index + files + 1] - FOOTER.size
+    return names, which, starts, stops, crcs[index]
 
 
-def gather(column: Array, index: Integers, out: Array) -> None:
-    """Copy the rows of `column` at `index` to `out`, which has their dtype and shape.
+def misalignment(buffer: Array, size: int) -> int:
+    """How many bytes behind the beginning of `buffer` the next address lies that `size` divides."""
+    address: int = buffer.__array_interface__["data"][0]
+    return -address % size
+
+
+def gather(column: Array, index: Integers, *outs: Array) -> None:
+    """Copy the rows of `column` at `index` to `outs`, which have their dtype and shape together.
 
     Raises IndexError, before anything is written, where an index is outside range(len(column)).
     """
     if index.size and int(index.view(np.uint64).max()) >= len(column):
         raise IndexError("an index is outside the array")
-    if len(column):
-        np.take(column, index, axis=0, out=out, mode="clip")
+    start = 0
+    for out in outs if len(column) else ():
+        np.take(column, index[start : start + len(out)], axis=0, out=out, mode="clip")
+        start += len(out)

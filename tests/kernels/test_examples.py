@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import struct
+import sys
 
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ from hypothesis import strategies as st
 from playhead import kernels, reference
 from playhead.errors import UnparsableRecord
 from playhead.kernels import Records
+from playhead.plan.block import Columns
 from playhead.sources.tfrecord import wire
 from playhead.sources.tfrecord.example import FixedLenFeature, Parser, VarLenFeature
 
@@ -145,8 +148,42 @@ def in_python(parser, records):
 
 
 def in_c(parser, records):
-    block = parser.parse_parts(parts(records))
-    return None if block is None else [plain(row) for row in block.rows()]
+    blocks = parser.parse_apart(parts(records), [len(records)])
+    return None if blocks is None else [plain(row) for row in blocks[0].rows()]
+
+
+@settings(max_examples=200, deadline=None)
+@given(batches(damaged=False), st.data())
+def test_parts_are_read_as_they_are_alone_into_memory_of_their_own(batch, data):
+    parser, records = Parser(batch[0]), batch[1]
+    cuts = data.draw(st.lists(st.integers(0, len(records)), max_size=4))
+    ends = [*sorted(cuts), len(records)]
+    blocks = parser.parse_apart(parts(records), ends)
+    alone = [in_c(parser, records[a:b]) for a, b in itertools.pairwise([0, *ends])]
+    if None in alone:
+        assert blocks is None
+        return
+    assert [[plain(row) for row in block.rows()] for block in blocks] == alone
+    columns = [c for b in blocks if isinstance(b, Columns) for c in b.nest.values() if c.size]
+    for k, column in enumerate(columns):
+        assert not any(np.shares_memory(column, other) for other in columns[:k])
+
+
+def test_many_parts_of_many_bytes_are_read_in_one_call():
+    # So many that the kernel goes through them in several shares.
+    rng = np.random.default_rng(0)
+    values = [rng.bytes(int(n)) for n in rng.integers(0, 9000, 600)]
+    entries = [
+        part(1, part(1, b"a") + part(2, part(1, packed(bytes, [value]))))
+        + (part(1, part(1, b"n") + part(2, part(3, packed(I64, [k])))) if k % 3 else b"")
+        for k, value in enumerate(values)
+    ]
+    parser = Parser({"a": FixedLenFeature((), bytes), "n": FixedLenFeature((), I64, -1)})
+    ends = [1, 1, 7, 300, 301, 555, 600]
+    blocks = parser.parse_apart(parts([part(1, entry) for entry in entries]), ends)
+    for block, (start, stop) in zip(blocks, itertools.pairwise([0, *ends]), strict=True):
+        assert block.nest["a"].tolist() == values[start:stop]
+        assert block.nest["n"].tolist() == [k if k % 3 else -1 for k in range(start, stop)]
 
 
 @settings(max_examples=500, deadline=None)
@@ -195,13 +232,13 @@ def test_what_tensorflow_reads_is_read_to_the_same_values(batch):
         for k, f in asked.items()
     }
     for record in records:
-        block = Parser(asked).parse_parts(parts([record]))
+        found = Parser(asked).parse_apart(parts([record]), [1])
         try:
             expected = tf.io.parse_single_example(record, theirs)
         except (tf.errors.InvalidArgumentError, UnicodeDecodeError):
             continue  # it refuses unknown fields in a list of bytes
-        assert block is not None
-        (row,) = block.rows()
+        assert found is not None
+        (row,) = found[0].rows()
         for name, value in expected.items():
             value = value.values if isinstance(value, tf.SparseTensor) else value
             np.testing.assert_array_equal(row[name], value.numpy())
@@ -219,7 +256,8 @@ def test_a_damaged_frame_is_not_parsed(position, where):
 
     def parse(data):
         whole = Records([bytes(data)], np.zeros(3, np.int64), starts, starts + len(record))
-        return parser.parse_parts(whole, crcs)
+        blocks = parser.parse_apart(whole, [3], crcs)
+        return blocks and blocks[0]
 
     data = bytearray(framed * 3)
     assert parse(data).nest["a"].tolist() == [5, 5, 5]
@@ -249,15 +287,18 @@ def test_arguments_that_do_not_fit_are_refused():
     whole = Records([b""], *np.zeros((3, 2), np.int64))
     spans = np.empty((1, 3, 2), np.int64)
 
-    def ask(kind=0x12, count=2, out=None, default=None, spans=spans, crcs=None):
-        counts = np.array([count], np.int64)
+    def ask(kind=0x12, count=2, out=None, default=None, spans=spans, crcs=None, ends=(2,)):
+        counts, outs = np.array([count], np.int64), out if isinstance(out, tuple) else (out,)
         return kernels.examples(
-            whole, crcs, (b"a",), bytes([kind]), counts, (out,), (default,), spans
+            whole, crcs, (b"a",), bytes([kind]), counts, np.array(ends), outs, (default,), spans
         )
 
     good = np.empty((2, 2), F32)
     assert ask(out=good, default=np.ones(2, F32)) == -1
     assert good.tolist() == [[1, 1], [1, 1]]
+    apart = good[:1], np.empty((0, 2), F32), good[1:]
+    assert ask(out=apart, default=np.full(2, 2, F32), ends=(1, 1, 2)) == -1
+    assert good.tolist() == [[2, 2], [2, 2]]
     for wrong in (
         {"out": np.empty((2, 1), F32)},
         {"out": np.empty((2, 2), F32), "default": np.ones(3, F32)},
@@ -269,6 +310,18 @@ def test_arguments_that_do_not_fit_are_refused():
         {"kind": 0x22, "count": -1},
         {"count": -1, "spans": spans[:, :2].copy()},
         {"out": good, "crcs": np.zeros(3, np.uint32)},
+        {"out": good, "ends": ()},
+        {"out": good, "ends": (1,)},
+        {"out": good, "ends": (3,)},
+        {"out": (good, good), "ends": (1, 2)},
+        {"out": (good[:1], good[:1]), "ends": (1,)},
+        {"out": (good[:1], good[:1], good[:1]), "ends": (1, 2)},
+        {"out": (good, good[:0]), "ends": (2, 1)},
+        {"out": (good[:0], good), "ends": (-1, 2)},
+        {"kind": 0x0A, "count": 1},
+        {"kind": 0x0A, "count": 1, "out": good},
+        {"kind": 0x0A, "count": 1, "out": np.empty(3, object)},
+        {"kind": 0x0A, "count": 1, "out": np.empty(2, object), "default": np.ones(2, F32)},
     ):
         with pytest.raises(ValueError):
             ask(**wrong)
@@ -276,6 +329,22 @@ def test_arguments_that_do_not_fit_are_refused():
     read_only.flags.writeable = False
     with pytest.raises(ValueError, match="read-only"):
         ask(out=read_only)
+
+
+def test_objects_that_values_replace_are_let_go_and_a_default_is_held_by_each_that_has_it():
+    before, default, place = object(), b"some default", np.zeros(2, np.int64)
+    record = part(1, part(1, part(1, b"a") + part(2, part(1, packed(bytes, [b"new bytes"])))))
+    column, spans = np.array([before, before], object), np.empty((1, 3, 2), np.int64)
+    held, lent = sys.getrefcount(before), sys.getrefcount(default)
+    records = Records([record], place, place, np.array([0, len(record)]))
+    counts, ends = np.ones(1, np.int64), np.array([2])
+    kind = bytes([wire.BYTES])
+    found = kernels.examples(
+        records, None, (b"a",), kind, counts, ends, (column,), (default,), spans
+    )
+    assert found == -1 and column.tolist() == [default, b"new bytes"]
+    left, shared, new = sys.getrefcount(before), sys.getrefcount(default), sys.getrefcount(column[1])
+    assert (left, shared, new) == (held - 2, lent + 1, 2)
 
 
 @given(

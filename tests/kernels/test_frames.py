@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import mmap
 import struct
-import sys
 
 import numpy as np
 import pytest
@@ -105,10 +104,6 @@ def test_a_check_stops_where_the_reference_stops(data, first, second):
     records = Records(buffers, which, starts, stops)
     assert kernels.check(records, crcs) == reference.check(records, crcs)
     assert kernels.slices(records) == reference.slices(records)
-    columns = np.empty((2, len(found), 1), object)
-    kernels.fill(records, columns[0])
-    reference.fill(records, columns[1])
-    assert columns[0].tolist() == columns[1].tolist() == [[d] for d in kernels.slices(records)]
 
 
 INT64 = st.sampled_from([-(2**63), -1, 0, 1, 5, 11, 12, 13, 40, 41, 2**31, 2**63 - 1])
@@ -131,27 +126,47 @@ def test_a_record_outside_its_buffer_is_refused(which, start, stop):
             kernels.check(records, np.zeros(1, np.uint32))
 
 
-def test_a_column_is_filled_only_where_it_has_one_object_for_each_record():
-    place = np.zeros(1, np.int64)
-    records = Records([b"held by the column"], place, place, place + 4)
-    for column in (np.empty(2, object), np.empty(0, object), np.empty(1, np.int64)):
-        with pytest.raises(ValueError, match="object"):
-            kernels.fill(records, column)
-    outside = Records([b"held"], place, place, place + 5)
-    column = np.array(["kept"], object)
-    with pytest.raises(ValueError, match="inside"):
-        kernels.fill(outside, column)
-    assert column.tolist() == ["kept"]
+@st.composite
+def indexes(draw):
+    """Numbers of first records, edges and CRCs of some files, of which some are empty; and some records."""
+    counts = draw(st.lists(st.integers(0, 5), min_size=1, max_size=9))
+    edges = [np.cumsum([draw(st.integers(0, 99)), *[16 + n] * n]) for n in counts]
+    firsts = np.cumsum([0, *counts[:-1]])
+    crcs = np.arange(sum(counts), dtype=np.uint32) * 7
+    record = st.integers(0, max(0, sum(counts) - 1))
+    index = draw(st.lists(record, max_size=20 if sum(counts) else 0))
+    return np.array(index, np.int64), firsts, np.concatenate(edges), crcs
 
 
-def test_a_filled_column_lets_go_of_what_it_held():
-    before, place = object(), np.zeros(1, np.int64)
-    column = np.array([before, before], object)[:1]
-    held = sys.getrefcount(before)
-    kernels.fill(Records([b"new bytes"], place, place, place + 9), column)
-    left, found = sys.getrefcount(before), sys.getrefcount(column[0])
-    assert (left, found) == (held - 1, 2)
-    assert column.tolist() == [b"new bytes"]
+@given(indexes())
+def test_frames_are_found_where_the_reference_finds_them(given):
+    names, which, *found = kernels.frames(*given)
+    theirs, whose, *expected = reference.frames(*given)
+    assert len(set(names.tolist())) == len(names) and sorted(names) == sorted(theirs)
+    assert names[which].tolist() == theirs[whose].tolist()
+    for ours, other in zip(found, expected, strict=True):
+        assert ours.dtype == other.dtype and ours.tolist() == other.tolist()
+
+
+@pytest.mark.parametrize("work", [kernels.frames, reference.frames], ids=["kernel", "reference"])
+def test_frames_of_records_that_do_not_exist_are_refused(work):
+    firsts, edges = np.array([0, 2, 2]), np.array([0, 20, 40, 5, 0, 30])
+    crcs = np.array([1, 2, 3], np.uint32)
+    names, which, starts, stops, found = work(np.array([2, 0]), firsts, edges, crcs)
+    assert names[which].tolist() == [2, 0]
+    assert (starts.tolist(), stops.tolist(), found.tolist()) == ([12, 12], [26, 16], [3, 1])
+    for wrong in (3, -1, 2**62):
+        with pytest.raises(IndexError, match=f"record {wrong} of 3"):
+            work(np.array([0, wrong]), firsts, edges, crcs)
+
+
+def test_an_index_whose_arrays_do_not_belong_together_is_refused():
+    index, crcs = np.zeros(1, np.int64), np.zeros(2, np.uint32)
+    for firsts, edges in ((index, np.zeros(2, np.int64)), (index, np.zeros(4, np.int64))):
+        with pytest.raises(ValueError, match="buffer of 3"):
+            kernels.frames(index, firsts, edges, crcs)
+    with pytest.raises(IndexError):
+        kernels.frames(index, index[:0], index[:0], crcs[:0])
 
 
 def test_arrays_of_wrong_sizes_are_refused():

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from playhead import kernels, reference
 from playhead.plan import permutation
-from playhead.plan.block import gather
+from playhead.plan.block import gather, gather_apart
 
 pytestmark = pytest.mark.skipif(not kernels.NATIVE, reason="built without the C kernels")
 
@@ -97,9 +97,43 @@ def test_indexes_of_other_strides_and_byte_orders_are_taken():
 
 
 def test_a_result_of_the_wrong_size_is_refused():
+    ones, index = np.ones((4, 2)), np.zeros(2, np.int64)
     for rows in (1, 3):
         with pytest.raises(ValueError, match="fill"):
-            kernels.gather(np.ones((4, 2)), np.zeros(2, np.int64), np.zeros((rows, 2)))
+            kernels.gather(ones, index, np.zeros((rows, 2)))
+    with pytest.raises(ValueError, match="fill"):
+        kernels.gather(ones, index, np.zeros((1, 2)), np.zeros((2, 2)))
+    with pytest.raises(ValueError, match="fill"):
+        kernels.gather(ones, index, np.zeros(3), np.zeros(1))
+    with pytest.raises(ValueError, match="fill"):
+        kernels.gather(ones, index)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("sizes", [[5], [2, 3], [0, 1, 0, 4], [1, 1, 1, 1, 1]])
+def test_rows_go_to_several_arrays_one_after_the_other(dtype, sizes):
+    column, index = numbers((9, 40), dtype), np.array([3, 0, 0, 8, 2])
+    outs = gather_apart(column, index, sizes)
+    assert [len(out) for out in outs] == sizes
+    assert b"".join(out.tobytes() for out in outs) == column[index].tobytes()
+    theirs = [np.empty_like(out) for out in outs]
+    reference.gather(column, index, *theirs)
+    assert b"".join(out.tobytes() for out in theirs) == column[index].tobytes()
+
+
+def test_objects_go_to_several_arrays_too():
+    column = np.array([b"a", "b", None, 3], object)
+    outs = gather_apart(column, np.array([3, 1, 2]), [1, 2])
+    assert [out.tolist() for out in outs] == [[3], ["b", None]]
+
+
+def test_the_next_multiple_lies_where_the_reference_says():
+    raw = np.empty(300, np.uint8)
+    for start in range(130):
+        for size in (1, 8, 64):
+            offset = kernels.misalignment(raw[start:], size)
+            assert offset == reference.misalignment(raw[start:], size) < size
+            assert raw[start + offset :].ctypes.data % size == 0
 
 
 KEYS = st.integers(0, 2**64 - 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import dataclass, field
 
@@ -63,6 +64,32 @@ def test_large_batches_are_read_one_by_one_straight_into_what_is_handed_out():
     batches = read(source, 40, 4)
     assert source.calls == [40] * 4
     assert [batch[0, 0] for batch in batches] == [0, 40, 80, 120]
+
+
+class Apart(Rows):
+    """The same, and all batches of a chunk can be read in one call."""
+
+    def gather_apart(self, index, ends):
+        blocks = [self.gather(index[a:b]) for a, b in itertools.pairwise([0, *ends])]
+        self.calls[:] = [len(index)]
+        return blocks
+
+
+def test_batches_are_read_in_one_call_where_the_source_can_also_behind_operations_of_order():
+    source = Apart(width=math.ceil(CHEAP_TO_COPY / 4 / 40) + 1)
+    batches = read(source, 40, 5)
+    assert source.calls == [200]
+    assert [batch[0, 0] for batch in batches] == [0, 40, 80, 120, 160]
+    ordered = Dataset(source).shuffle(seed=3).skip(10).shard(2, 1).repeat(3).take(900)
+    numbers = [batch[:, 0] for batch in read(ordered.node, 40, 10)]
+    assert source.calls == [400]
+    assert np.concatenate(numbers).tolist() == [row[0] for row in ordered.take(400)]
+
+
+def test_the_error_of_a_chunk_that_is_read_in_one_call_is_that_of_its_first_batch_that_fails():
+    for size in (8, 40):
+        with pytest.raises(ValueError, match="row 90"):
+            read(Apart(bad=(90, 91, 300)), size, 20)
 
 
 def test_the_error_of_a_chunk_is_that_of_its_first_batch_that_fails():

@@ -14,6 +14,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from playhead import kernels
+
 ALIGNMENT = 64
 WORTH_KEEPING = 1 << 16  # bytes; below, the allocator is as quick
 IDLE = 64 << 20  # bytes that wait for another array, at most
@@ -27,7 +29,8 @@ def aligned_empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[An
         return np.empty(shape, dtype)
     nbytes = math.prod(shape) * dtype.itemsize
     if nbytes < WORTH_KEEPING:
-        return _aligned(nbytes).view(dtype).reshape(shape)
+        raw = np.empty(nbytes + ALIGNMENT, np.uint8)
+        return np.ndarray(shape, dtype, raw, kernels.misalignment(raw, ALIGNMENT))
     piece = _stock.take(nbytes)
     lease = _Lease(_aligned(nbytes) if piece is None else piece)
     return np.asarray(lease).view(dtype).reshape(shape)
@@ -42,7 +45,7 @@ def aligned_copy(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 def _aligned(nbytes: int) -> Raw:
     raw = np.empty(nbytes + ALIGNMENT, np.uint8)
-    offset = -raw.__array_interface__["data"][0] % ALIGNMENT
+    offset = kernels.misalignment(raw, ALIGNMENT)
     return raw[offset : offset + nbytes]
 
 

@@ -263,33 +263,39 @@ class Batch(Node):
     def read(self, located: Located) -> Block:
         assert isinstance(located, Grouped)
         bounds = list(itertools.pairwise(located.offsets.tolist()))
-        if self.size < READ_ALONE and len(bounds) > 1:
-            return Rows(self._together(located.inner, bounds))
-        batches: list[Any] = []
-        for low, high in bounds:
-            block = self._elements(located.inner.slice(low, high))
-            batches.append(self._stacked(block))
-            if low == 0 and len(bounds) > 2 and nbytes(block) <= CHEAP_TO_COPY:
-                return Rows(batches + self._together(located.inner, bounds[1:]))
-        return Rows(batches)
+        if len(bounds) < 2:
+            return Rows(self._one_by_one(located.inner, bounds))
+        try:
+            return Rows(self._several(located.inner, bounds))
+        except Exception:
+            # Read together, one that fails may hide an earlier one, which fails later.
+            self._one_by_one(located.inner, bounds)
+            raise
+
+    def _one_by_one(self, inner: Located, bounds: list[tuple[int, int]]) -> list[Any]:
+        return [self._stacked(self._elements(inner.slice(low, high))) for low, high in bounds]
+
+    def _several(self, inner: Located, bounds: list[tuple[int, int]]) -> list[Any]:
+        """Batches, each in memory of its own, by as few calls as do not cost more than they save."""
+        if not isinstance(inner, Ready):
+            blocks = self.parent.read_apart(inner, [high for _, high in bounds])
+            if blocks is not None:
+                return [self._stacked(block) for block in blocks]
+        if self.size < READ_ALONE:
+            return self._together(inner, bounds)
+        first = self._elements(inner.slice(*bounds[0]))
+        rest = self._together if nbytes(first) <= CHEAP_TO_COPY else self._one_by_one
+        return [self._stacked(first), *rest(inner, bounds[1:])]
 
     def _together(self, inner: Located, bounds: list[tuple[int, int]]) -> list[Any]:
-        """Batches whose elements are read in one call, each in memory of its own.
-
-        Where that fails, the error is that of the first batch that fails by itself.
-        """
-        first, stop = bounds[0][0], bounds[-1][1]
-        rest = inner.slice(first, stop)
-        try:
-            block = rest.block if isinstance(rest, Ready) else self.parent.read(rest)
-            within = [(low - first, high - first) for low, high in bounds]
-            if isinstance(block, Columns) and self.stacks_columns_as_they_are:
-                return _copies(block.nest, within)
-            return [self._stacked(block.slice(low, high)) for low, high in within]
-        except Exception:
-            for low, high in bounds:
-                self._stacked(self._elements(inner.slice(low, high)))
-            raise
+        """Batches whose elements are read in one call, and copied."""
+        start, stop = bounds[0][0], bounds[-1][1]
+        rest = inner.slice(start, stop)
+        block = rest.block if isinstance(rest, Ready) else self.parent.read(rest)
+        within = [(low - start, high - start) for low, high in bounds]
+        if isinstance(block, Columns) and self.stacks_columns_as_they_are:
+            return _copies(block.nest, within)
+        return [self._stacked(block.slice(low, high)) for low, high in within]
 
     def _elements(self, inner: Located) -> Block:
         return inner.block if isinstance(inner, Ready) else read_elements(self.parent, inner)

@@ -7,6 +7,7 @@ dtypes, else `Rows`.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -237,6 +238,14 @@ class Columns:
         """The elements at the positions `chosen` (int64, any order)."""
         return Columns(map_nest(lambda c: gather(c, chosen), self.nest), len(chosen))
 
+    def select_apart(self, chosen: np.ndarray[Any, Any], ends: list[int]) -> list[Columns]:
+        """`select` for each part of `chosen`, part k ending before `ends[k]`."""
+        sizes = np.diff([0, *ends]).tolist()
+        apart = map_nest(lambda c: gather_apart(c, chosen, sizes), self.nest)
+        return [
+            Columns(map_nest(operator.itemgetter(k), apart), size) for k, size in enumerate(sizes)
+        ]
+
     def stack(self) -> Element:
         """All elements as one batch."""
         return self.nest
@@ -272,12 +281,22 @@ Block: TypeAlias = Columns | Rows
 
 def gather(column: np.ndarray[Any, Any], index: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """Rows of `column` at `index` (int64) in a fresh 64-byte aligned array."""
-    out = aligned_empty((len(index), *column.shape[1:]), column.dtype)
-    if column.dtype.hasobject:
-        out[...] = column[index]
-    else:
-        kernels.gather(column, index, out)
-    return out
+    return gather_apart(column, index, [len(index)])[0]
+
+
+def gather_apart(
+    column: np.ndarray[Any, Any], index: np.ndarray[Any, Any], sizes: Sequence[int]
+) -> list[np.ndarray[Any, Any]]:
+    """Rows of `column` at `index` (int64), so many of them in each of several such arrays."""
+    outs = [aligned_empty((size, *column.shape[1:]), column.dtype) for size in sizes]
+    if not column.dtype.hasobject:
+        kernels.gather(column, index, *outs)
+        return outs
+    start = 0
+    for out in outs:
+        out[...] = column[index[start : start + len(out)]]
+        start += len(out)
+    return outs
 
 
 def join(blocks: Sequence[Block]) -> Block:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from playhead.plan.node import Node, Piece, Span
 
 
-SAMPLES = 8  # items by which the size of many is told
+SAMPLES = 4  # items by which the size of many is told
 
 
 class Work(Protocol):
@@ -103,7 +103,7 @@ class Pace:
     """How many elements to compute in one call: `size`, enough to fill `seconds`, or NBYTES."""
 
     SECONDS = 0.03
-    NBYTES = 4 << 20  # what a processor's caches about hold
+    NBYTES = 2 << 20  # what a core's cache about holds
 
     def __init__(self, most: int) -> None:
         self.size = 1
@@ -261,8 +261,6 @@ def nbytes(result: Any) -> int:
     if isinstance(result, Columns):
         return sum(_leaf_bytes(leaf) for leaf in leaves(result.nest))
     if isinstance(result, Rows):
-        if not result.elements:
-            return 0
         return _estimated(result.elements, lambda row: sum(map(_leaf_bytes, leaves(row))))
     if isinstance(result, tuple):
         return sum(nbytes(part) for part in result)
@@ -271,8 +269,9 @@ def nbytes(result: Any) -> int:
 
 def _estimated(items: Any, size: Callable[[Any], int]) -> int:
     """The sizes of all items together, by a few of them."""
-    some = items[:: max(1, len(items) // SAMPLES)]
-    return sum(map(size, some)) * len(items) // len(some)
+    count = len(items)
+    some = items[:: max(1, -(-count // SAMPLES))]
+    return sum(map(size, some)) * count // max(1, len(some))
 
 
 def _leaf_bytes(leaf: Any) -> int:

@@ -186,6 +186,13 @@ class Node(ABC):
         """Read what `locate` found. Pure and thread-safe."""
         return self.parent.read(located)
 
+    def read_apart(self, located: Located, ends: list[int]) -> list[Block] | None:
+        """`read` of each part of `located`, part k ending before `ends[k]`, each in memory of its own.
+
+        None where one call for all is no better than one for each.
+        """
+        return None
+
     @property
     def countable(self) -> bool:
         """Whether `count_records` can tell."""
@@ -284,6 +291,10 @@ class Source(Node):
         """The records at `index` (int64[n], in any order) as n elements. Pure and thread-safe."""
         raise NotImplementedError(type(self).__name__)
 
+    def gather_apart(self, index: Index, ends: list[int]) -> list[Block] | None:
+        """`gather` of each part of `index`, as `read_apart` reads."""
+        return None
+
     def record(self, epoch: int, index: int) -> Record:
         return Record(self.info.name or self.op, epoch, index)
 
@@ -293,6 +304,10 @@ class Source(Node):
     def read(self, located: Located) -> Block:
         assert isinstance(located, Leaf)
         return self.gather(located.places.index)
+
+    def read_apart(self, located: Located, ends: list[int]) -> list[Block] | None:
+        assert isinstance(located, Leaf)
+        return self.gather_apart(located.places.index, ends)
 
     def count_records(self, index: int) -> int:
         return index

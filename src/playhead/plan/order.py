@@ -15,7 +15,7 @@ import numpy as np
 
 from playhead.errors import PipelineError
 from playhead.plan import permutation, randomness
-from playhead.plan.block import Nest
+from playhead.plan.block import Block, Nest
 from playhead.plan.compute import Chunk, Compute
 from playhead.plan.node import INFINITE, UNKNOWN, Node, ordinal
 from playhead.plan.places import Cursor, Index, Located, Places
@@ -24,8 +24,18 @@ ENDLESS_STRIDE = 1 << 32
 MAX_PASS = 1 << 62
 
 
+class Order(Node):
+    """An operation that only says which of its parent's elements come when."""
+
+    def spec(self) -> Nest:
+        return self.parent.spec()
+
+    def read_apart(self, located: Located, ends: list[int]) -> list[Block] | None:
+        return self.parent.read_apart(located, ends)
+
+
 @dataclass(frozen=True, eq=False)
-class Shuffle(Node):
+class Shuffle(Order):
     """A bijection of the epoch's places: over all of it, or in windows of `buffer_size`."""
 
     op: ClassVar[str] = "shuffle"
@@ -54,9 +64,6 @@ class Shuffle(Node):
     def windowed(self) -> bool:
         length = self.parent.length
         return self.buffer_size is not None and (length is None or self.buffer_size < length)
-
-    def spec(self) -> Nest:
-        return self.parent.spec()
 
     def key(self, epoch: int) -> int:
         return randomness.key(self.seed, "shuffle", ordinal(self), epoch if self.reshuffle else 0)
@@ -149,7 +156,7 @@ class Grid:
 
 
 @dataclass(frozen=True, eq=False)
-class Repeat(Node):
+class Repeat(Order):
     """The parent's passes one after the other; `count` None is endless.
 
     `origin` = (epoch, index, parent's epoch, parent's index) where one pass was cut anew (by record).
@@ -176,9 +183,6 @@ class Repeat(Node):
         if self.count is None or length == INFINITE:
             return INFINITE
         return length * self.count
-
-    def spec(self) -> Nest:
-        return self.parent.spec()
 
     @property
     def stride(self) -> int:
@@ -287,7 +291,7 @@ def _wrapped(chunk: Chunk, keys: Places, wrap: Callable[[Cursor], Cursor]) -> Ch
 
 
 @dataclass(frozen=True, eq=False)
-class Slice(Node):
+class Slice(Order):
     """Every `step`-th element from `start` on, at most `count` of them: take, skip and shard."""
 
     op: ClassVar[str] = "slice"
@@ -307,9 +311,6 @@ class Slice(Node):
             return INFINITE if self.count is None else self.count
         left = max(0, -(-(length - self.start_at) // self.step))
         return left if self.count is None else min(left, self.count)
-
-    def spec(self) -> Nest:
-        return self.parent.spec()
 
     def locate(self, places: Places) -> Located:
         return self.parent.locate(Places(places.epoch, self.start_at + places.index * self.step))

@@ -47,6 +47,9 @@ class TensorSlices(Source):
     def gather(self, index: Index) -> Block:
         return self.columns.select(index)
 
+    def gather_apart(self, index: Index, ends: list[int]) -> list[Block] | None:
+        return list(self.columns.select_apart(index, ends))
+
     def static_spec(self) -> Nest:
         return self._spec
 

@@ -64,11 +64,17 @@ class Spans:
         return found
 
     def records(
-        self, files: Sequence[int], which: Integers, starts: Integers, stops: Integers
+        self,
+        files: Sequence[int],
+        which: Integers,
+        starts: Integers,
+        stops: Integers,
+        around: tuple[int, int] = (0, 0),
     ) -> Records:
         """Parts, each of the `which`th of some `files`, without copying those of mapped ones.
 
-        The files stay open while what comes back is held. Raises what `read` raises.
+        So many bytes `around` each, before and behind it, are there too. The files stay open while what
+        comes back is held. Raises what `read` raises.
         """
         if not self.far:
             return Records(self.maps.several(files), which, starts, stops)
@@ -81,7 +87,7 @@ class Spans:
                 parts[mine] = len(buffers)
                 buffers += self.maps.several([file])
                 continue
-            spans, part = coalesced(starts[mine], stops[mine])
+            spans, part = coalesced(starts[mine] - around[0], stops[mine] + around[1])
             parts[mine] = len(buffers) + part
             begins[mine] = np.array([start for start, _ in spans], np.int64)[part]
             seen = self.maps.files[file]

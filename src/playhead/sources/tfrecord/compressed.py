@@ -31,6 +31,7 @@ from playhead.sources.files.keeping import changed
 from playhead.sources.files.maps import Seen
 from playhead.sources.files.opening import Opening
 from playhead.sources.files.unpacking import Broken, Packed, packed, unpacked
+from playhead.sources.tfrecord.example import Parser
 from playhead.sources.tfrecord.framing import Stretch, stretches
 from playhead.sources.tfrecord.index import corrupt, unparsable
 from playhead.sources.tfrecord.inflating import PACKINGS, Compression
@@ -145,10 +146,10 @@ class WalkedRecords(Enduring):
             return block, unparsable(error, *place, offset)
 
     def _examples(self, parser: AnyParser, records: Records) -> Block:
-        if kernels.NATIVE and parser.native:
-            block = parser.parse_parts(records)
-            if block is not None:
-                return block
+        if kernels.NATIVE and isinstance(parser, Parser):
+            blocks = parser.parse_apart(records, [len(records.which)])
+            if blocks is not None:
+                return blocks[0]
         return parser.parse(kernels.slices(records))
 
     def _chunk(self, epoch: int, file: int, record: int, index: int, block: Block) -> Chunk:

@@ -19,7 +19,8 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
@@ -52,8 +53,6 @@ class Parser:
     >>> Parser({"label": FixedLenFeature((), np.int64, 7)}).parse([b"", b""]).nest
     {'label': array([7, 7])}
     """
-
-    native: ClassVar[bool] = True
 
     def __init__(self, features: Mapping[str, Feature | Any]) -> None:
         self.fields = tuple(field_of(name, feature) for name, feature in features.items())
@@ -97,41 +96,56 @@ class Parser:
             whole = Records(
                 records, np.arange(count, dtype=np.int64), np.zeros(count, np.int64), stops
             )
-            block = self.parse_parts(whole)
-            if block is not None:
-                return block
+            blocks = self.parse_apart(whole, [count])
+            if blocks is not None:
+                return blocks[0]
         return self._block(wire.parse(self.fields, records), len(records))
 
-    def parse_parts(self, records: Records, crcs: Checksums | None = None) -> Block | None:
-        """What `parse` returns, for records as parts of buffers, by the C kernels: only with
-        `kernels.NATIVE`.
+    def parse_apart(
+        self, records: Records, ends: list[int], crcs: Checksums | None = None
+    ) -> list[Block] | None:
+        """What `parse` returns, for records as parts of buffers, by the C kernels in one call: only
+        with `kernels.NATIVE`.
 
-        With `crcs` (uint32[n]) the frames around the records are checked too. None where a record
+        A block for each part of the records, part k ending before record `ends[k]`, in memory of its
+        own. With `crcs` (uint32[n]) the frames around the records are checked too. None where a record
         is damaged or wrong: to read them and `parse` them says what it is.
         """
         size = len(records.which)
-        outs = tuple(
-            None
-            if f.kind == BYTES or f.shape is None
-            else aligned_empty((size, *f.shape), DTYPES[f.kind])
-            for f in self.fields
-        )
+        bounds = list(pairwise([0, *ends]))
+        outs = [self._outs(stop - start) for start, stop in bounds]
         spans = np.empty((len(self.fields), 3, size), np.int64)
-        fixed = self._names, self._kinds, self._counts, outs, self._defaults
-        if kernels.examples(records, crcs, *fixed, spans) >= 0:
+        every = tuple(out for part in outs for out in part)
+        fixed = self._names, self._kinds, self._counts, np.array(ends, np.int64), every
+        if kernels.examples(records, crcs, *fixed, self._defaults, spans) >= 0:
             return None
-        made: dict[str, Array | list[Array]] = {}
-        for field, out, (begins, ends, counts) in zip(self.fields, outs, spans, strict=True):
-            if out is None:
-                lists = Records(records.buffers, records.which, begins, ends)
+        blocks = []
+        for (start, stop), part in zip(bounds, outs, strict=True):
+            made: dict[str, Array | list[Array]] = {}
+            here = spans if len(bounds) == 1 else spans[:, :, start:stop]
+            for field, out, (begins, closes, counts) in zip(self.fields, part, here, strict=True):
+                if out is not None:
+                    made[field.name] = out
+                    continue
+                lists = Records(records.buffers, records.which[start:stop], begins, closes)
                 read = _varying if field.shape is None else _fixed_bytes
                 found = read(field, lists, counts)
                 if found is None:
                     return None
                 made[field.name] = found
-            else:
-                made[field.name] = out
-        return self._block(made, size)
+            blocks.append(self._block(made, stop - start))
+        return blocks
+
+    def _outs(self, size: int) -> list[Array | None]:
+        """Where the values of `size` records go, for each field; None: a field of other lists."""
+        return [
+            aligned_empty((size, *f.shape), DTYPES[f.kind])
+            if f.kind != BYTES and f.shape is not None
+            else np.empty((size, *(f.shape or ())), object)
+            if f.count == 1 and f.shape is not None
+            else None
+            for f in self.fields
+        ]
 
     def _block(self, made: dict[str, Array | list[Array]], size: int) -> Block:
         if self._even:
@@ -162,15 +176,12 @@ def _fixed_bytes(field: Field, lists: Records, counts: Integers) -> Array | None
     count = field.count
     column = np.empty((len(counts), count), object)
     there: Any = slice(None) if field.default is None else counts >= 0
-    if count == 1:
-        kernels.fill(lists, column)
-    else:
-        items = _all_bytes(lists, counts)
-        if items is None:
-            return None
-        filled = np.empty(len(items), object)
-        filled[:] = items
-        column[there] = filled.reshape(column[there].shape)
+    items = _all_bytes(lists, counts)
+    if items is None:
+        return None
+    filled = np.empty(len(items), object)
+    filled[:] = items
+    column[there] = filled.reshape(column[there].shape)
     if field.default is not None:
         column[~there] = field.default
     return column.reshape(len(counts), *(field.shape or ()))
@@ -198,9 +209,11 @@ def _all_bytes(lists: Records, counts: Integers) -> list[bytes] | None:
 
 
 def _as_values(field: Field) -> Any:
-    """A default as the C kernels take it: numbers as an array."""
+    """A default as the C kernels take it: numbers as an array, one value of bytes as it is."""
     if field.default is None or field.shape is None:
         return None
+    if field.kind == BYTES and field.count == 1:
+        return field.default[0]
     if field.kind == FLOAT:
         return np.frombuffer(field.default, "<f4").astype(np.float32)
     return b"" if field.kind == BYTES else kernels.varints(field.default)[0]

@@ -135,6 +135,11 @@ class Index:
         """The file of each record."""
         return np.searchsorted(self.starts, records, side="right") - 1
 
+    def frames(self, records: Integers) -> tuple[Integers, Integers, Integers, Integers, Checksums]:
+        """Where records lie, as `kernels.frames` says it. Raises `IndexError`."""
+        index = np.ascontiguousarray(records, np.int64)
+        return kernels.frames(index, self.starts, self.edges, self.crcs)
+
     def file(self, number: int) -> FileIndex:
         """The part of the index that is about one file, as views."""
         start, stop = int(self.starts[number]), int(self.starts[number] + self.counts[number])

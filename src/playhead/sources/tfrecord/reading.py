@@ -77,43 +77,39 @@ class Reader:
 
     def parse(self, index: Integers, parser: AnyParser) -> Block:
         """The records at `index`, parsed; raises what `read` and `Parser.parse` raise."""
-        if kernels.NATIVE and parser.native:
+        blocks = self.parse_apart(index, [len(index)], parser)
+        return parser.parse(self.read(index)) if blocks is None else blocks[0]
+
+    def parse_apart(
+        self, index: Integers, ends: list[int], parser: AnyParser
+    ) -> list[Block] | None:
+        """A block for each part of the records at `index`, part k ending before record `ends[k]`.
+
+        Without Python's lock, whatever their number. None where that cannot be done: `parse` them part by part.
+        """
+        if kernels.NATIVE and isinstance(parser, Parser):
             for here, records, crcs in self._located(index):
                 if len(here) < len(index):
                     break  # too many files to hold all of them open
-                block = parser.parse_parts(records, crcs if self.checks else None)
-                if block is not None:
-                    return block
-        return parser.parse(self.read(index))
+                return parser.parse_apart(records, ends, crcs if self.checks else None)
+        return None
 
     def _located(self, index: Integers) -> Iterator[tuple[Integers, Records, Checksums]]:
         """The records at `index`, in groups of few files: positions in `index`, where they lie, and
         the stored CRCs.
         """
-        if index.size and int(index.view(np.uint64).max()) >= self.index.records:
-            outside = np.flatnonzero((index < 0) | (index >= self.index.records))
-            raise IndexError(f"record {index[outside[0]]} of {self.index.records}")
+        names, which, starts, stops, crcs = self.index.frames(index)
         if len(self.index.broken):
             wrong = np.flatnonzero(np.isin(index, self.index.broken))
             if len(wrong):
                 raise self._damage(int(index[wrong[0]]))
-        files = self.index.locate(index)
-        edges = index + files
-        starts, stops = self.index.edges[edges], self.index.edges[edges + 1]
-        crcs = self.index.crcs[index]
-        if len(self.index.paths) == 1:
-            names, which = files[:1], files
-        else:
-            names, which = np.unique(files, return_inverse=True)
-            which = which.astype(np.int64, copy=False)
-        everyone = np.arange(len(index))
         # Few enough files all stay open; of more, what one call holds comes on top.
         every = len(self.index.paths) <= maps._OPEN_FILES
         size = len(names) if every else FILES_AT_ONCE
         for first in range(0, len(names), max(1, size)):
             group = names[first : first + size].tolist()
             if len(group) == len(names):
-                yield everyone, self._records(group, which, starts, stops), crcs
+                yield np.arange(len(index)), self._records(group, which, starts, stops), crcs
                 return
             here = np.flatnonzero((which >= first) & (which < first + size))
             records = self._records(group, which[here] - first, starts[here], stops[here])
@@ -122,9 +118,8 @@ class Reader:
     def _records(
         self, files: list[int], which: Integers, starts: Integers, stops: Integers
     ) -> Records:
-        """The data of records, each in the `which`th of some files, framed from `starts` to `stops`."""
-        buffers, which, starts, stops = self.spans.records(files, which, starts, stops)
-        return Records(buffers, which, starts + HEADER.size, stops - FOOTER.size)
+        """The data of records, each in the `which`th of some files, from `starts` to `stops`."""
+        return self.spans.records(files, which, starts, stops, (HEADER.size, FOOTER.size))
 
     def _same(self, number: int, buffer: Mapped) -> bool:
         """Whether a file that was touched holds what was indexed."""

@@ -201,6 +201,9 @@ class TFRecords(Source):
             place = self.reader.place(int(index[error.facts["position"]]))
             raise unparsable(error, *place) from None
 
+    def gather_apart(self, index: Integers, ends: list[int]) -> list[Block] | None:
+        return None if self.parser is None else self.reader.parse_apart(index, ends, self.parser)
+
     def record(self, epoch: int, index: int) -> Record:
         file, number, _ = self.reader.place(index)
         return Record(self.info.name or self.op, epoch, index, file, number)

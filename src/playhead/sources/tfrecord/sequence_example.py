@@ -65,8 +65,6 @@ class SequenceParser:
     other kinds of sequences, and for what `Parser` refuses in the context.
     """
 
-    native = False  # there is no kernel for it
-
     def __init__(
         self,
         context: Mapping[str, Feature | Any] | None,
@@ -99,10 +97,6 @@ class SequenceParser:
             except Malformed as error:
                 raise unparsable(position, error.key, error.reason) from None
         return Rows(rows)
-
-    def parse_parts(self, records: Any, crcs: Any = None) -> Block | None:
-        """None: they have to be read first."""
-        return None
 
     def _sequences(self, data: bytes) -> dict[str, Array]:
         found = _feature_lists(data)
