@@ -836,6 +836,8 @@ static int64_t examples(const Records *records, const uint32_t *crcs, Layout *la
 static void move_spans(Layout *layout, ptrdiff_t by)
 {
     for (size_t f = 0; f < layout->count; f++) {
+        if (!layout->fields[f].begins)
+            continue;
         layout->fields[f].begins += by;
         layout->fields[f].ends += by;
         layout->fields[f].counts += by;
@@ -843,13 +845,13 @@ static void move_spans(Layout *layout, ptrdiff_t by)
 }
 
 /* As `examples`, from part p of the records on to part `stop`, each with outs of its own: a part ends before
-   record ends[p], and outs[p * layout->count + f] is where it has the numbers of field f. */
+   record ends[p], and outs[p * layout->count + f] is where it has the numbers of field f. Spans are those of
+   the records from part p on. */
 static int64_t examples_apart(const Records *records, const uint32_t *crcs, Layout *layout,
                               const int64_t *ends, size_t p, size_t stop, void *const *outs)
 {
-    size_t first = p ? (size_t)ends[p - 1] : 0;
+    size_t start = p ? (size_t)ends[p - 1] : 0, first = start;
     int64_t bad = -1;
-    move_spans(layout, (ptrdiff_t)first);
     for (; p < stop; p++) {
         Records part = {records->buffers,        records->buffer_count,  records->which + first,
                         records->starts + first, records->stops + first, (size_t)ends[p] - first};
@@ -863,7 +865,7 @@ static int64_t examples_apart(const Records *records, const uint32_t *crcs, Layo
         move_spans(layout, (ptrdiff_t)part.count);
         first = (size_t)ends[p];
     }
-    move_spans(layout, -(ptrdiff_t)first);
+    move_spans(layout, -(ptrdiff_t)(first - start));
     return bad;
 }
 
@@ -1368,6 +1370,12 @@ static int is_single(const Field *field)
     return field->kind == BYTES && field->count == 1;
 }
 
+/* Whether each record has as many numbers, which go into an array. */
+static int is_array(const Field *field)
+{
+    return field->kind != BYTES && field->count >= 0;
+}
+
 static int take_objects(PyObject *out, Py_buffer *view, Py_ssize_t rows)
 {
     if (PyObject_GetBuffer(out, view, PyBUF_CONTIG | PyBUF_FORMAT) < 0) {
@@ -1381,7 +1389,7 @@ static int take_objects(PyObject *out, Py_buffer *view, Py_ssize_t rows)
     return 0;
 }
 
-/* Bytes as objects: those of the records' spans, or of a missing one the fallback. */
+/* Bytes as objects: those of the spans from row `first` on, or of a missing one the fallback. */
 static int fill_objects(const Records *records, const Field *field, size_t first, size_t rows,
                         PyObject *fallback, PyObject **items)
 {
@@ -1408,7 +1416,7 @@ static int take_out(const Field *field, Py_buffer *view, PyObject *out, Py_ssize
     static uint64_t nothing;
     if (!out)
         return 0;
-    int wanted = is_single(field) || (field->kind != BYTES && field->count >= 0);
+    int wanted = is_single(field) || is_array(field);
     if (wanted != (out != Py_None)) {
         PyErr_SetString(PyExc_ValueError, "values of a fixed count go into an array, others do not");
         return 0;
@@ -1447,7 +1455,7 @@ static int take_field_of(Field *field, Py_buffer *views, PyObject *name, PyObjec
         PyErr_SetString(PyExc_ValueError, "a default for bytes is bytes");
         return 0;
     }
-    if (field->kind != BYTES && field->count >= 0)
+    if (is_array(field))
         given = size * (Py_ssize_t)field->count;
     if (!take(fallback, &views[1], 0, 1, given))
         return 0;
@@ -1466,104 +1474,180 @@ static int ends_fit(const int64_t *ends, size_t parts, size_t rows)
     return (uint64_t)before == rows;
 }
 
+/* What is asked of `examples`, with all that is held for it. */
+typedef struct {
+    Held held;
+    Layout layout;
+    Py_ssize_t count, rows, parts, given; /* fields, records, parts, and fields of all parts */
+    size_t singles, others;               /* fields of one value of bytes, and those not of an array */
+    Py_buffer kinds, counts, spans, ends, crcs;
+    Py_buffer *views, *out_views;
+    void **places;    /* of the outs that are numbers */
+    int64_t *scratch; /* spans of single values, which are needed only for a moment */
+    PyObject *fallbacks;
+} Asked;
+
+static void forget(Asked *asked)
+{
+    if (asked->views)
+        release(asked->views, 2 * asked->count);
+    if (asked->out_views)
+        release(asked->out_views, asked->given);
+    release(&asked->kinds, 1);
+    release(&asked->counts, 1);
+    release(&asked->spans, 1);
+    release(&asked->ends, 1);
+    release(&asked->crcs, 1);
+    PyMem_Free(asked->views);
+    PyMem_Free(asked->out_views);
+    PyMem_Free(asked->places);
+    PyMem_Free(asked->scratch);
+    PyMem_Free(asked->layout.fields);
+    PyMem_Free(asked->layout.slots);
+    let_go(&asked->held);
+}
+
+static int64_t part_begin(const Asked *asked, Py_ssize_t part)
+{
+    return part ? ((const int64_t *)asked->ends.buf)[part - 1] : 0;
+}
+
+static int take_layout(Asked *asked, PyObject *names, PyObject *outs)
+{
+    Layout *layout = &asked->layout;
+    layout->count = (size_t)asked->count;
+    while (layout->slot_mask < 2 * layout->count)
+        layout->slot_mask = 2 * layout->slot_mask + 1;
+    layout->fields = PyMem_Calloc(layout->count + 1, sizeof(Field));
+    layout->slots = PyMem_Calloc(layout->slot_mask + 1, sizeof(int32_t));
+    asked->views = PyMem_Calloc(2 * layout->count + 1, sizeof(Py_buffer));
+    asked->out_views = PyMem_Calloc((size_t)asked->given + 1, sizeof(Py_buffer));
+    asked->places = PyMem_Calloc((size_t)asked->given + 1, sizeof(void *));
+    if (!layout->fields || !layout->slots || !asked->views || !asked->out_views || !asked->places) {
+        PyErr_NoMemory();
+        return 0;
+    }
+    for (Py_ssize_t f = 0; f < asked->count; f++) {
+        Field *field = &layout->fields[f];
+        field->kind = ((const uint8_t *)asked->kinds.buf)[f];
+        field->count = ((const int64_t *)asked->counts.buf)[f];
+        if (!take_field_of(field, asked->views + 2 * f, PyTuple_GetItem(names, f),
+                           PyTuple_GetItem(asked->fallbacks, f), asked->rows))
+            return 0;
+        asked->singles += is_single(field);
+        asked->others += !is_single(field) && !is_array(field);
+    }
+    for (Py_ssize_t k = 0; k < asked->given; k++) {
+        Py_ssize_t part = k / asked->count;
+        int64_t size = part_begin(asked, part + 1) - part_begin(asked, part);
+        if (!take_out(&layout->fields[k % asked->count], &asked->out_views[k],
+                      PyTuple_GetItem(outs, k), (Py_ssize_t)size, &asked->places[k]))
+            return 0;
+    }
+    fill_slots(layout);
+    return 1;
+}
+
+/* Where the fields have the spans of the rows from `row` on, which are `most` rows at most. */
+static void place_spans(Asked *asked, Py_ssize_t row, size_t most)
+{
+    int64_t *others = (int64_t *)asked->spans.buf + row, *singles = asked->scratch;
+    for (Py_ssize_t f = 0; f < asked->count; f++) {
+        Field *field = &asked->layout.fields[f];
+        int64_t **next = is_single(field) ? &singles : &others;
+        size_t apart = is_single(field) ? most : (size_t)asked->rows;
+        if (is_array(field))
+            continue;
+        field->begins = *next;
+        field->ends = *next + apart;
+        field->counts = *next + 2 * apart;
+        *next += 3 * apart;
+    }
+}
+
+/* The records' values: -1, or the first record that is not understood; -2 where an exception was raised. */
+static int64_t read_examples(Asked *asked)
+{
+    enum { NEARBY = 1 << 20 };
+    Held *held = &asked->held;
+    const int64_t *ends = asked->ends.buf;
+    /* A few parts at a time: what was parsed is still near when objects are made of it. */
+    Py_ssize_t share = 1 + (Py_ssize_t)(NEARBY / (held->total / (size_t)(asked->parts + 1) + 1));
+    size_t most = 0;
+    for (Py_ssize_t p = 0; p < asked->parts; p++) {
+        Py_ssize_t stop = p + share < asked->parts ? p + share : asked->parts;
+        size_t rows = (size_t)(part_begin(asked, stop) - part_begin(asked, p));
+        most = rows > most ? rows : most;
+    }
+    asked->scratch = PyMem_Malloc((3 * most * asked->singles + 1) * sizeof(int64_t));
+    if (!asked->scratch) {
+        PyErr_NoMemory();
+        return -2;
+    }
+    for (Py_ssize_t p = 0, stop; p < asked->parts; p = stop) {
+        int64_t first = part_begin(asked, p), bad;
+        stop = p + share < asked->parts ? p + share : asked->parts;
+        place_spans(asked, (Py_ssize_t)first, most);
+        WORK(held->total * (size_t)(stop - p) / (size_t)asked->parts,
+             bad = examples_apart(&held->records, asked->crcs.buf, &asked->layout, ends, (size_t)p,
+                                  (size_t)stop, asked->places));
+        if (bad >= 0)
+            return bad;
+        Records near = held->records;
+        near.which += first;
+        for (Py_ssize_t k = p * asked->count; k < stop * asked->count; k++) {
+            const Field *field = &asked->layout.fields[k % asked->count];
+            int64_t begin = part_begin(asked, k / asked->count), end = ends[k / asked->count];
+            if (is_single(field)
+                && !fill_objects(&near, field, (size_t)(begin - first), (size_t)(end - begin),
+                                 PyTuple_GetItem(asked->fallbacks, k % asked->count),
+                                 asked->out_views[k].buf))
+                return -2;
+        }
+    }
+    return -1;
+}
+
 static PyObject *py_examples(PyObject *module, PyObject *args)
 {
     (void)module;
     PyObject *buffers, *which, *starts, *stops, *crcs, *names, *kinds, *counts, *outs, *fallbacks;
-    PyObject *spans, *part_ends, *result = NULL;
-    Held held;
-    Py_buffer fixed[5], *views = NULL, *out_views = NULL;
-    void **places = NULL;
-    enum { NEARBY = 1 << 20 };
-    Layout layout = {NULL, 0, NULL, 1, {NULL}};
-    Py_ssize_t count = 0, parts = 0;
+    PyObject *spans, *ends;
+    Asked asked;
+    int64_t bad = -2;
+    memset(&asked, 0, sizeof asked);
+    asked.layout.slot_mask = 1;
     if (!PyArg_ParseTuple(args, "OOOOOO!OOOO!O!O", &buffers, &which, &starts, &stops, &crcs,
-                          &PyTuple_Type, &names, &kinds, &counts, &part_ends, &PyTuple_Type, &outs,
+                          &PyTuple_Type, &names, &kinds, &counts, &ends, &PyTuple_Type, &outs,
                           &PyTuple_Type, &fallbacks, &spans)
-        || !hold(&held, buffers, which, starts, stops, crcs != Py_None))
+        || !hold(&asked.held, buffers, which, starts, stops, crcs != Py_None))
         return NULL;
-    memset(fixed, 0, sizeof fixed);
-    Py_ssize_t rows = (Py_ssize_t)held.records.count, given = PyTuple_Size(outs);
-    count = PyTuple_Size(names);
-    if (PyTuple_Size(fallbacks) != count || count > 1 << 20) {
+    asked.count = PyTuple_Size(names);
+    asked.rows = (Py_ssize_t)asked.held.records.count;
+    asked.given = PyTuple_Size(outs);
+    asked.fallbacks = fallbacks;
+    if (PyTuple_Size(fallbacks) != asked.count || asked.count > 1 << 20) {
         PyErr_SetString(PyExc_ValueError, "each field needs a name, and a default or None");
         goto done;
     }
-    if (!take(kinds, &fixed[0], 0, 1, count) || !take(counts, &fixed[1], 0, 8, count)
-        || !take(spans, &fixed[2], 1, 8, 3 * count * rows) || !take(part_ends, &fixed[3], 0, 8, -1)
-        || (crcs != Py_None && !take(crcs, &fixed[4], 0, 4, rows)))
+    if (!take(kinds, &asked.kinds, 0, 1, asked.count)
+        || !take(counts, &asked.counts, 0, 8, asked.count) || !take(ends, &asked.ends, 0, 8, -1)
+        || (crcs != Py_None && !take(crcs, &asked.crcs, 0, 4, asked.rows)))
         goto done;
-    parts = fixed[3].len / 8;
-    if (parts > 1 << 20 || given != parts * count
-        || !ends_fit(fixed[3].buf, (size_t)parts, (size_t)rows)) {
+    asked.parts = asked.ends.len / 8;
+    if (asked.parts > 1 << 20 || asked.given != asked.parts * asked.count
+        || !ends_fit(asked.ends.buf, (size_t)asked.parts, (size_t)asked.rows)) {
         PyErr_SetString(PyExc_ValueError,
                         "the parts end one after the other, the last at the last record, and each "
                         "needs an array or None for every field");
         goto done;
     }
-    const int64_t *ends = fixed[3].buf;
-    layout.count = (size_t)count;
-    while (layout.slot_mask < 2 * layout.count)
-        layout.slot_mask = 2 * layout.slot_mask + 1;
-    layout.fields = PyMem_Calloc(layout.count + 1, sizeof(Field));
-    layout.slots = PyMem_Calloc(layout.slot_mask + 1, sizeof(int32_t));
-    views = PyMem_Calloc(2 * layout.count + 1, sizeof(Py_buffer));
-    out_views = PyMem_Calloc((size_t)given + 1, sizeof(Py_buffer));
-    places = PyMem_Calloc((size_t)given + 1, sizeof *places);
-    if (!layout.fields || !layout.slots || !views || !out_views || !places) {
-        PyErr_NoMemory();
-        goto done;
-    }
-    for (Py_ssize_t f = 0; f < count; f++) {
-        Field *field = &layout.fields[f];
-        field->kind = ((const uint8_t *)fixed[0].buf)[f];
-        field->count = ((const int64_t *)fixed[1].buf)[f];
-        if (!take_field_of(field, views + 2 * f, PyTuple_GetItem(names, f),
-                           PyTuple_GetItem(fallbacks, f), rows))
-            goto done;
-        field->begins = (int64_t *)fixed[2].buf + 3 * f * rows;
-        field->ends = field->begins + rows;
-        field->counts = field->ends + rows;
-    }
-    for (Py_ssize_t p = 0; p < given; p++) {
-        Py_ssize_t part = p / count;
-        Py_ssize_t size = (Py_ssize_t)(ends[part] - (part ? ends[part - 1] : 0));
-        if (!take_out(&layout.fields[p % count], &out_views[p], PyTuple_GetItem(outs, p), size,
-                      &places[p]))
-            goto done;
-    }
-    int64_t bad = -1;
-    fill_slots(&layout);
-    /* A few parts at a time: what was parsed is still near when objects are made of it. */
-    Py_ssize_t share = 1 + (Py_ssize_t)(NEARBY / (held.total / (size_t)(parts + 1) + 1));
-    for (Py_ssize_t p = 0, stop; bad < 0 && p < parts; p = stop) {
-        stop = p + share < parts ? p + share : parts;
-        WORK(held.total * (size_t)(stop - p) / (size_t)parts,
-             bad = examples_apart(&held.records, crcs == Py_None ? NULL : fixed[4].buf, &layout,
-                                  ends, (size_t)p, (size_t)stop, places));
-        for (Py_ssize_t k = p * count; bad < 0 && k < stop * count; k++) {
-            const Field *field = &layout.fields[k % count];
-            size_t first = k < count ? 0 : (size_t)ends[k / count - 1];
-            if (is_single(field)
-                && !fill_objects(&held.records, field, first, (size_t)ends[k / count] - first,
-                                 PyTuple_GetItem(fallbacks, k % count), out_views[k].buf))
-                goto done;
-        }
-    }
-    result = PyLong_FromLongLong(bad);
+    if (take_layout(&asked, names, outs)
+        && take(spans, &asked.spans, 1, 8, 3 * (Py_ssize_t)asked.others * asked.rows))
+        bad = read_examples(&asked);
 done:
-    if (views)
-        release(views, 2 * count);
-    if (out_views)
-        release(out_views, given);
-    release(fixed, 5);
-    PyMem_Free(views);
-    PyMem_Free(out_views);
-    PyMem_Free(places);
-    PyMem_Free(layout.fields);
-    PyMem_Free(layout.slots);
-    let_go(&held);
-    return result;
+    forget(&asked);
+    return bad == -2 ? NULL : PyLong_FromLongLong(bad);
 }
 
 static PyObject *py_values(PyObject *module, PyObject *args)

@@ -119,7 +119,7 @@ def _ordered(pool: Pool, prefetch: Prefetch, node: Node, records: int | None) ->
         if node.seekable and node.light and needs_processes():
             # Two would hand Python's lock to and fro in more time than it takes one.
             tuner.begin_with(1)
-    return Ordered(pool, records, timeout=prefetch.timeout, tuner=tuner)
+    return Ordered(pool, records, timeout=prefetch.timeout, tuner=tuner, found=prefetch.found)
 
 
 def _walk(

@@ -204,7 +204,7 @@ def examples(
     each record has of them, -1 for any number. The records are cut into parts, part p ending before record
     `ends[p]`. Numbers of a fixed count, and bytes with a count of 1, are written to `outs`: for the
     first part an array (its records, count) for each such field, of objects for bytes, and None for
-    each other one; then those of the next part. Of the other fields `spans` (int64, (fields, 3, n)) gets,
+    each other one; then those of the next part. Of the other fields `spans` (int64, (others, 3, n)) gets,
     for each record, where the list begins and ends in its buffer, and how many values it has, or -1
     for a fixed feature that is missing. `defaults` are arrays of numbers, bytes for bytes with a
     count of 1, anything for other bytes; a fixed feature without one must be in every record. With

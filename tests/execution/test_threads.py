@@ -11,6 +11,7 @@ from playhead.execution.ahead import Ahead
 from playhead.execution.ordered import Ordered
 from playhead.execution.pool import cores
 from playhead.execution.threads import ThreadPool
+from playhead.plan.batches import Batch
 from playhead.plan.block import Columns, Rows
 from playhead.plan.compute import Job, Pace, attempt, nbytes
 from playhead.plan.lock import Lock
@@ -191,9 +192,43 @@ def test_the_pace_leaves_large_elements_few():
     pace = Pace(most=1000)
     for _ in range(12):
         pace.report(pace.size, pace.size * 1e-6, pace.size * (1 << 20))
-    assert pace.size == 4
-    pace.report(4, 4e-6, 4 << 24)
+    assert pace.size == 2
+    pace.report(2, 2e-6, 2 << 24)
     assert pace.size == 1
+
+
+def test_a_pace_begins_like_another_where_the_first_call_is_soon_over():
+    def beginning(seconds, most=1000, first=1):
+        known, pace = Pace(most=10_000), Pace(most)
+        for _ in range(20):
+            known.report(known.size, known.size * seconds)
+        pace.size = first
+        pace.begin_like(known)
+        return pace.size
+
+    assert beginning(1e-7) == 1000
+    assert beginning(1e-5) == 100  # a thousandth of a second
+    assert beginning(1e-2) == 1
+    assert beginning(1e-2, first=32) == 32
+    unknown = Pace(100)
+    unknown.begin_like(Pace(100))
+    assert unknown.size == 1
+
+
+def test_the_next_iterator_begins_with_as_large_tasks_as_the_last_one_found(monkeypatch):
+    sizes = []
+    read = Batch.read
+    monkeypatch.setattr(
+        Batch, "read", lambda self, located: sizes.append(len(located)) or read(self, located)
+    )
+    monkeypatch.setattr(Pace, "SOON", 1e9)
+    monkeypatch.setattr(Pace, "SECONDS", 1e9)
+    dataset = Dataset.range(40_000).batch(10).prefetch()
+    expected = [batch.tolist() for batch in dataset]
+    first = len(sizes)
+    assert sizes[0] == 1 and max(sizes) > 100
+    assert [batch.tolist() for batch in dataset] == expected
+    assert sizes[first] > 100
 
 
 def test_bytes_of_unequal_elements_are_counted_by_a_few_of_them():

@@ -287,7 +287,7 @@ def test_arguments_that_do_not_fit_are_refused():
     whole = Records([b""], *np.zeros((3, 2), np.int64))
     spans = np.empty((1, 3, 2), np.int64)
 
-    def ask(kind=0x12, count=2, out=None, default=None, spans=spans, crcs=None, ends=(2,)):
+    def ask(kind=0x12, count=2, out=None, default=None, spans=spans[:0], crcs=None, ends=(2,)):
         counts, outs = np.array([count], np.int64), out if isinstance(out, tuple) else (out,)
         return kernels.examples(
             whole, crcs, (b"a",), bytes([kind]), counts, np.array(ends), outs, (default,), spans
@@ -307,8 +307,11 @@ def test_arguments_that_do_not_fit_are_refused():
         {"out": good, "count": 2**61},
         {"out": good, "count": 2**63 - 1},
         {"out": good, "kind": 0x0A},
-        {"kind": 0x22, "count": -1},
+        {"kind": 0x22, "count": -1, "spans": spans},
+        {"count": -1},
         {"count": -1, "spans": spans[:, :2].copy()},
+        {"kind": 0x0A, "count": 2},
+        {"out": good, "spans": spans},
         {"out": good, "crcs": np.zeros(3, np.uint32)},
         {"out": good, "ends": ()},
         {"out": good, "ends": (1,)},
@@ -334,7 +337,7 @@ def test_arguments_that_do_not_fit_are_refused():
 def test_objects_that_values_replace_are_let_go_and_a_default_is_held_by_each_that_has_it():
     before, default, place = object(), b"some default", np.zeros(2, np.int64)
     record = part(1, part(1, part(1, b"a") + part(2, part(1, packed(bytes, [b"new bytes"])))))
-    column, spans = np.array([before, before], object), np.empty((1, 3, 2), np.int64)
+    column, spans = np.array([before, before], object), np.empty((0, 3, 2), np.int64)
     held, lent = sys.getrefcount(before), sys.getrefcount(default)
     records = Records([record], place, place, np.array([0, len(record)]))
     counts, ends = np.ones(1, np.int64), np.array([2])
@@ -343,7 +346,11 @@ def test_objects_that_values_replace_are_let_go_and_a_default_is_held_by_each_th
         records, None, (b"a",), kind, counts, ends, (column,), (default,), spans
     )
     assert found == -1 and column.tolist() == [default, b"new bytes"]
-    left, shared, new = sys.getrefcount(before), sys.getrefcount(default), sys.getrefcount(column[1])
+    left, shared, new = (
+        sys.getrefcount(before),
+        sys.getrefcount(default),
+        sys.getrefcount(column[1]),
+    )
     assert (left, shared, new) == (held - 2, lent + 1, 2)
 
 

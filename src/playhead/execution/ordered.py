@@ -14,8 +14,18 @@ from playhead.execution.parts import read_in_parts
 from playhead.execution.pool import Pool, first_of
 from playhead.plan.batches import Batch
 from playhead.plan.block import Block
-from playhead.plan.compute import Compute, Item, Job, Outcome, Pace, Result, perform
+from playhead.plan.compute import (
+    Compute,
+    Item,
+    Job,
+    Outcome,
+    Pace,
+    Result,
+    perform,
+    timed,
+)
 from playhead.plan.node import Node, Piece, Serial, Span, walk_places
+from playhead.plan.prefetch import Found
 
 BUDGET = 1 << 30  # bytes computed and not yet delivered
 CHUNK = 4096  # source records in a task, at most, unless one batch has more
@@ -62,7 +72,8 @@ class Ordered:
 
     `records` None: two tasks ahead for each worker, and two batches. Whatever was asked for, what is held
     ahead stays within about `budget` bytes, counted by the results seen so far. `timeout`: seconds that the
-    elements of one task may take. `tuner`: changes the pool's workers while it runs.
+    elements of one task may take. `tuner`: changes the pool's workers while it runs. `found`: what an earlier
+    iterator found out, and this one for the next.
     """
 
     def __init__(
@@ -73,8 +84,10 @@ class Ordered:
         budget: int = BUDGET,
         timeout: float | None = None,
         tuner: Tuner | None = None,
+        found: Found | None = None,
     ) -> None:
         self.pool = pool
+        self.found = found
         self.records = records
         self.budget = budget
         self.timeout = timeout
@@ -103,6 +116,10 @@ class Ordered:
         pace.most = max(pace.most, batches.size)
         if not batches.parent.user_code:
             pace.size = batches.size
+        if self.found is not None:
+            if self.found.pace is not None:
+                pace.begin_like(self.found.pace)
+            self.found.pace = pace
         enough = self.records is None or self.records > self.pool.workers * batches.weight
         return read_in_parts(node, batches, spans, self, pace, self.pool.empty, large=enough)
 
@@ -126,7 +143,7 @@ class Ordered:
                     if job.at_once(item):
                         if not waiting:
                             held.delivered += 1
-                            yield item, perform(job, job.sent(item))
+                            yield item, timed(job, job.sent(item))
                             continue
                         future: Future[Outcome[Result]] = Future()
                         future.set_result(perform(job, job.sent(item)))
@@ -214,7 +231,7 @@ class _Held:
         if self._in_doubt:
             return False
         if not self._typical:
-            return self._tasks < workers  # nobody knows yet how large a result is
+            return self._tasks < max(2, workers)  # nobody knows yet how large a result is
         if self._tasks >= 2 * workers + 1 and self._records >= self._reach:
             return False
         return (self._tasks + 1) * self._typical <= compute.budget

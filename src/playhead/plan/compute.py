@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from playhead.plan.node import Node, Piece, Span
 
 
-SAMPLES = 4  # items by which the size of many is told
+SAMPLES = 8  # items by which the size of many is told
 
 
 class Work(Protocol):
@@ -73,7 +73,8 @@ class Job(ABC, Generic[Item, Result]):
 class Outcome(Generic[Result]):
     """What became of an item: its result, or the error and what was done before it; and what it took.
 
-    `seconds` on the clock, `cpu` seconds of a processor, `nbytes` about how much memory the result holds.
+    `seconds` on the clock; where others may work at the same time, also `cpu` seconds of a processor and
+    `nbytes`, about how much memory the result holds.
     `forms` and `warned` come from other processes: which form each of the plan's functions took there, and
     the warnings they gave.
     """
@@ -87,32 +88,49 @@ class Outcome(Generic[Result]):
     warned: tuple[Warned, ...] = ()
 
 
-def perform(job: Job[Any, Result], sent: Any) -> Outcome[Result]:
+def timed(job: Job[Any, Result], sent: Any) -> Outcome[Result]:
     """Do it, here and now. An exception becomes part of the outcome."""
-    began, worked = time.perf_counter(), time.thread_time()
-    result, error = None, None
+    outcome: Outcome[Result] = Outcome()
+    began = time.perf_counter()
     try:
-        result = job(sent)
+        outcome.result = job(sent)
     except Exception as raised:
-        result, error = job.partial(raised), raised
-    seconds, cpu = time.perf_counter() - began, time.thread_time() - worked
-    return Outcome(result, error, seconds, cpu, nbytes(result))
+        outcome.result, outcome.error = job.partial(raised), raised
+    outcome.seconds = time.perf_counter() - began
+    return outcome
+
+
+def perform(job: Job[Any, Result], sent: Any) -> Outcome[Result]:
+    """The same, with what a pool wants to know of it."""
+    worked = time.thread_time()
+    outcome = timed(job, sent)
+    outcome.cpu, outcome.nbytes = time.thread_time() - worked, nbytes(outcome.result)
+    return outcome
 
 
 class Pace:
     """How many elements to compute in one call: `size`, enough to fill `seconds`, or NBYTES."""
 
     SECONDS = 0.03
+    SOON = 0.001  # seconds that the first call may take, where it is known how many elements do
     NBYTES = 2 << 20  # what a core's cache about holds
 
     def __init__(self, most: int) -> None:
         self.size = 1
         self.most = max(1, most)
         self.seconds = self.SECONDS
+        self.each = 0.0  # seconds for an element; 0: nobody knows yet
+
+    def begin_like(self, other: Pace) -> None:
+        """Begin with what another walk over the same elements has found out."""
+        if other.each:
+            soon = min(other.size, self.most, int(self.SOON / other.each))
+            self.size = max(self.size, soon)
 
     def report(self, count: int, seconds: float, nbytes: int = 0) -> None:
         if 2 * count <= self.size:
             return  # a rest: what it took says little
+        self.each = max(seconds, 1e-9) / count
         ideal = count * min(self.seconds / max(seconds, 1e-9), self.NBYTES / max(nbytes, 1))
         self.size = int(max(1, min(ideal, 2 * count, self.most)))
 
@@ -179,8 +197,8 @@ def attempt(
     """
     for item, outcome in compute.ordered(job, items, weight=weight, after=after):
         if outcome.error is None:
-            if pace is not None:
-                pace.report(len(item), outcome.seconds, outcome.nbytes)
+            if pace is not None and pace.most > 1:
+                pace.report(len(item), outcome.seconds, outcome.nbytes or nbytes(outcome.result))
             yield item, outcome.result  # type: ignore[misc]
             continue
         if outcome.result is not None:

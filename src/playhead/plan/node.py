@@ -26,7 +26,7 @@ from playhead.plan.compute import (
     Pace,
     Result,
     attempt,
-    perform,
+    timed,
 )
 from playhead.plan.compute import Item as Item
 from playhead.plan.places import (
@@ -368,7 +368,7 @@ def pieces(node: Node, spans: Iterable[Span], size: Callable[[], int]) -> Iterat
     slice.
     """
     most = max(1, WINDOW // node.weight)
-    width = max(1, min(most, 256 // node.weight))
+    width = max(1, min(most, max(size(), 256 // node.weight)))
     for epoch, index, stop in spans:
         while stop is None or index < stop:
             end = index + width if stop is None else min(index + width, stop)
@@ -410,7 +410,7 @@ class Serial:
     def ordered(
         self, job: Job[Item, Result], items: Iterable[Item], *, weight: int = 1, after: bool = False
     ) -> Iterator[tuple[Item, Outcome[Result]]]:
-        return ((item, perform(job, job.sent(item))) for item in items)
+        return ((item, timed(job, job.sent(item))) for item in items)
 
     def read(self, node: Node, spans: Iterable[Span]) -> Iterator[tuple[Piece, Block]]:
         return walk_places(node, spans, self)

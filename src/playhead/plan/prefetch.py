@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, TypeAlias
 
 from playhead.plan.block import Nest
-from playhead.plan.compute import Chunk, Compute
+from playhead.plan.compute import Chunk, Compute, Pace
 from playhead.plan.node import Node
 from playhead.plan.places import Cursor, Located, Places
 
@@ -17,9 +17,10 @@ Where: TypeAlias = Literal["threads", "processes", "ray"]
 
 @dataclass(slots=True)
 class Found:
-    """What AUTOTUNE found out: the next iterator begins with it."""
+    """What an iterator found out: the next one begins with it."""
 
     workers: int | None = None
+    pace: Pace | None = None
 
 
 @dataclass(frozen=True, eq=False)

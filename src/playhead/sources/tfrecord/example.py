@@ -61,6 +61,7 @@ class Parser:
         counts = [-1 if f.shape is None else f.count for f in self.fields]
         self._counts = np.array(counts, np.int64)
         self._defaults = tuple(_as_values(f) for f in self.fields)
+        self._others = sum(out is None for out in self._outs(0))
         self._even = all(f.shape is not None for f in self.fields)
 
     @property
@@ -114,7 +115,7 @@ class Parser:
         size = len(records.which)
         bounds = list(pairwise([0, *ends]))
         outs = [self._outs(stop - start) for start, stop in bounds]
-        spans = np.empty((len(self.fields), 3, size), np.int64)
+        spans = np.empty((self._others, 3, size), np.int64)
         every = tuple(out for part in outs for out in part)
         fixed = self._names, self._kinds, self._counts, np.array(ends, np.int64), every
         if kernels.examples(records, crcs, *fixed, self._defaults, spans) >= 0:
@@ -122,11 +123,12 @@ class Parser:
         blocks = []
         for (start, stop), part in zip(bounds, outs, strict=True):
             made: dict[str, Array | list[Array]] = {}
-            here = spans if len(bounds) == 1 else spans[:, :, start:stop]
-            for field, out, (begins, closes, counts) in zip(self.fields, part, here, strict=True):
+            others = iter(spans[:, :, start:stop])
+            for field, out in zip(self.fields, part, strict=True):
                 if out is not None:
                     made[field.name] = out
                     continue
+                begins, closes, counts = next(others)
                 lists = Records(records.buffers, records.which[start:stop], begins, closes)
                 read = _varying if field.shape is None else _fixed_bytes
                 found = read(field, lists, counts)
