@@ -166,6 +166,19 @@ def test_drawing_from_a_global_state_is_a_warning_that_names_the_function(draw, 
         Dataset.range(3).map(augment)[0]
 
 
+def test_torch_is_watched_at_the_first_element_while_no_model_can_draw_from_it():
+    torch = pytest.importorskip("torch")
+    with pytest.warns(GlobalRandomness, match=r"map\(<lambda>\) .* the global torch state"):
+        Dataset.range(3).map(lambda x: x + float(torch.rand(())))[0]
+
+    def step(x):
+        return x + float(torch.rand(())) if x > 0 else x
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        list(Dataset.range(3).map(step))
+
+
 def test_drawing_from_ones_own_generator_is_no_warning():
     rng = np.random.default_rng(1)
     with warnings.catch_warnings():

@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from playhead.sources.files import remote
+from playhead.sources.files import silence
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -29,7 +29,7 @@ def cache(tmp_path_factory, monkeypatch):
     """Where this machine keeps indexes: nowhere that another test looks."""
     directory = tmp_path_factory.mktemp("cache")
     monkeypatch.setenv("XDG_CACHE_HOME", str(directory))
-    monkeypatch.setattr(remote, "_FIRST_WAIT", 0.001)
+    monkeypatch.setattr(silence, "_FIRST_PAUSE", 0.001)
     return directory / "playhead" / "index"
 
 
@@ -52,6 +52,7 @@ class Site:
     ranges: bool = True
     squeezes: bool = False
     failures: int = 0
+    out: bool = False
     asked: list[tuple[str, str, str | None]] = field(default_factory=list)
     now: int = 0
     most: int = 0
@@ -84,7 +85,10 @@ def site():
                 served.failures -= failing
             time.sleep(served.latency)
             try:
-                self.answer(asked, failing)
+                if served.out:
+                    self.close_connection = True
+                else:
+                    self.answer(asked, failing)
             finally:
                 with served.lock:
                     served.now -= 1
@@ -143,6 +147,16 @@ class Bucket:
     url: str
     options: dict[str, Any]
     system: Any
+    server: Any
+
+    def stop(self):
+        """The server is gone; what it holds is kept."""
+        self.port = self.server.get_host_and_port()[1]
+        self.server.stop()
+
+    def start(self):
+        self.server = type(self.server)(ip_address="127.0.0.1", port=self.port, verbose=False)
+        self.server.start()
 
 
 @pytest.fixture
@@ -159,6 +173,8 @@ def bucket(monkeypatch):
         system = pytest.importorskip("fsspec").filesystem("s3", **options)
         name = f"bucket-{uuid.uuid4().hex}"  # servers of one process share them
         system.mkdir(name)
-        yield Bucket(f"s3://{name}", options, system)
+        served = Bucket(f"s3://{name}", options, system, server)
+        yield served
+        server = served.server
     finally:
         server.stop()

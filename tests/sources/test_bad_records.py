@@ -28,7 +28,7 @@ from playhead.errors import (
     SourceChanged,
     SourceError,
 )
-from playhead.sources.files import remote, unpacking
+from playhead.sources.files import silence, unpacking
 from playhead.sources.tfrecord import building
 from playhead.sources.tfrecord.index import decode, encode
 from playhead.testing import assert_resumes_exactly
@@ -282,6 +282,42 @@ def test_without_skip_the_first_bad_record_is_an_error(tmp_path, source):
     assert caught.value.file == lost[0][0]
 
 
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+def test_a_pass_of_which_nothing_is_left_says_so_with_its_first_reasons(tmp_path, suffix):
+    def warned(text, use):
+        name = str(tmp_path / f"a.jsonl{suffix}")
+        Path(name).write_bytes(gzip.compress(text) if suffix else text)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            use(Dataset.from_json_lines(name, on_error="skip", name="train"))
+        said = [w.message for w in caught if isinstance(w.message, IgnoredError)]
+        assert len(said) == len([w for w in caught if not isinstance(w.message, SlowResume)])
+        return said
+
+    def twice(ds):
+        with ds.batch(2).prefetch(2).iterator(epochs=2) as it:
+            assert list(it) == []
+
+    first, again = warned(b"{\n" * 5, twice)
+    assert str(first).startswith("ignore_errors [train] ")
+    assert "left out every element of a pass, 5 in all: UnparsableRecord: " in str(first)
+    assert str(first).count("UnparsableRecord") == 3 and str(first).endswith(" ...")
+    assert (Path(first.file).name, first.record, first.offset) == (f"a.jsonl{suffix}", 0, 0)
+    assert vars(again) == vars(first)
+    (short,) = warned(b"[\n", list)
+    assert "1 in all" in str(short) and "..." not in str(short)
+
+    def resumed(ds):
+        it, again = ds.iterator(), ds.iterator()
+        assert next(it)["x"] == 1
+        again.load_state_dict(it.state_dict())
+        assert list(again) == []
+
+    assert warned(b'{"x": 1}\n{\n{\n', resumed) == []
+    assert warned(b'{\n{"x": 1}\n', list) == []
+    assert warned(b"", list) == [] and warned(b"{\n", lambda ds: list(ds.take(0))) == []
+
+
 def test_what_is_left_out_is_warned_of_with_its_place_from_processes_too(tmp_path):
     make, kept, lost = plain_tfrecords(tmp_path)
     source = Dataset(make().node.parent)
@@ -368,6 +404,7 @@ def test_a_missing_or_changed_file_is_never_left_out(tmp_path):
 # --- broken TFRecord files ------------------------------------------------------------------------------
 
 
+@pytest.mark.filterwarnings("ignore:.*left out every element:playhead.errors.IgnoredError")
 def test_a_file_cut_anywhere_keeps_its_whole_records_and_loses_one(tmp_path):
     records = [b"one", b"", b"three"]
     data = frames(tmp_path, records)
@@ -461,6 +498,7 @@ def test_features_are_guessed_from_the_records_that_are_whole(tmp_path, capsys):
 # --- broken archives ------------------------------------------------------------------------------------
 
 
+@pytest.mark.filterwarnings("ignore:.*left out every element:playhead.errors.IgnoredError")
 def test_an_archive_cut_anywhere_keeps_its_whole_samples_and_loses_the_rest_as_one(tmp_path):
     names = [f"{k}.{extension}" for k in range(3) for extension in ("cls", "txt")]
     data = tarred([(name, name[:1].encode() * 9) for name in names])
@@ -568,7 +606,7 @@ def test_what_comes_before_damage_does_not_depend_on_where_the_walk_began(tmp_pa
 
 @pytest.mark.parametrize("suffix", ["", ".gz"])
 def test_a_store_that_is_out_of_reach_is_an_error_and_no_bad_records(tmp_path, monkeypatch, suffix):
-    monkeypatch.setattr(remote, "_FIRST_WAIT", 0.0)
+    monkeypatch.setattr(silence, "PATIENCE", 0.1)
     text = b"".join(b"%d\n" % k for k in range(1000)) + bytes(8 << 20) + b"\n"
     data = gzip.compress(text, 0) if suffix else text  # more than one block
     system = MemoryFileSystem()

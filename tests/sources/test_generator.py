@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 import json
-from collections import OrderedDict
+from collections import OrderedDict, namedtuple
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
 
 from playhead import Dataset, Position
-from playhead.errors import PipelineError, SlowResume, SourceChanged, UnreadablePosition
+from playhead.errors import (
+    IntegerOverflow,
+    PipelineError,
+    SlowResume,
+    SourceChanged,
+    UnequalElements,
+    UnreadablePosition,
+)
+from playhead.plan.block import stack, taken
+from playhead.sources.signature import fitted, signature_of
 from playhead.sources.states import LIMIT, from_json, to_json
 from playhead.testing import assert_resumes_exactly, difference
 
@@ -291,3 +301,166 @@ def test_playheads_own_iterators_are_such_iterators():
     expected = [int(x) for x in inner()]
     assert [int(x) for x in Dataset.from_generator(inner)] == expected
     assert_resumes_exactly(lambda: Dataset.from_generator(inner), every=3)
+
+
+PARTS = {
+    "int": st.integers(-(2**31), 2**31 - 1),
+    "float": st.floats(width=32),
+    "bool": st.booleans(),
+    "str": st.text(max_size=2),
+    "bytes": st.binary(max_size=2),
+    "int64": st.integers(-(2**63), 2**63 - 1).map(np.int64),
+    "row": arrays(np.float32, 2),
+    "column": arrays(np.int16, (3, 1)).map(lambda array: array.T),
+    "none": st.none(),
+    "list": st.lists(st.integers(0, 9), max_size=2),
+    "fixed width": st.just(np.array([b"a", b"bc"])),
+    "no axis": st.just(np.array(3.5)),
+    "large": st.just(np.zeros(2000)),
+    "nested": st.fixed_dictionaries({"x": st.integers(0, 9)}),
+}
+Pair = namedtuple("Pair", "a b")
+BUILT = [lambda a, b: (a, b), lambda a, b: {"a": a, "b": b}, Pair, lambda a, b: (a, (b,))]
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    alike=st.tuples(*[st.sampled_from(sorted(PARTS))] * 2),
+    built=st.sampled_from(BUILT),
+    unlike=st.integers(0, 7),
+    size=st.integers(1, 4),
+    draw=st.data(),
+)
+def test_items_become_the_elements_they_are_alone(alike, built, unlike, size, draw):
+    names = [alike] * 6
+    if unlike < 6:
+        names[unlike] = draw.draw(st.tuples(*[st.sampled_from(sorted(PARTS))] * 2))
+    items = [built(*(draw.draw(PARTS[name]) for name in pair)) for pair in names]
+    if unlike == 6:
+        items[3] = {key: items[3][key] for key in "ba"} if isinstance(items[3], dict) else (1,)
+    wanted = [taken(item) for item in items]
+    ds = Dataset.from_generator(lambda: iter(items), version="1")
+    for found in (list(ds), list(ds.prefetch(workers=1))):
+        assert_same(found, wanted)
+    expected = outcome(lambda: [stack(wanted[k : k + size]) for k in range(0, 6, size)])
+    for batches in (ds.batch(size), ds.batch(size).prefetch(workers=1)):
+        found = outcome(lambda batches=batches: list(batches))
+        if isinstance(expected, str):
+            assert found == expected
+        else:
+            assert_same(found, expected)
+
+
+def assert_same(found, wanted):
+    for one, other in zip(found, wanted, strict=True):
+        assert difference(one, other) is None
+        assert not isinstance(one, dict) or list(one) == list(other)
+
+
+def outcome(make):
+    try:
+        return make()
+    except UnequalElements as error:
+        return str(error)
+
+
+DTYPES = [np.int32, np.uint8, np.uint64, np.float32, np.float16, np.bool_, str, bytes]
+VALUES = [
+    *(0, 1, 255, 1 << 31, (1 << 64) - 1, -1, 2.5, 1e300, True, "a", b"a", None),
+    *(np.int32(7), np.uint8(7), np.float32(7), np.bool_(True), np.array(7), np.array(7.0)),
+    *(np.arange(2), np.arange(2, dtype=np.uint8), np.ones(2, np.float32), [1, 0], ["a", "b"]),
+]
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    dtype=st.sampled_from(DTYPES),
+    shape=st.sampled_from([None, (), (2,), (None,)]),
+    usual=st.sampled_from(VALUES),
+    odd=st.none() | st.sampled_from(VALUES),
+    named=st.booleans(),
+)
+@pytest.mark.filterwarnings("ignore:overflow encountered in cast:RuntimeWarning")
+def test_items_fit_a_signature_together_as_they_do_alone(dtype, shape, usual, odd, named):
+    values = [usual, usual, usual if odd is None else odd, usual]
+    types, shapes = ({"x": dtype}, {"x": shape}) if named else ((dtype,), (shape,))
+    items = [{"x": value} if named else (value,) for value in values]
+    signature = signature_of(types, shapes, None)
+    wanted, said = [], None
+    for number, item in enumerate(items):
+        try:
+            wanted.append(fitted(signature, item))
+        except Exception as error:
+            said = type(error), str(error), f"item {number}"
+            break
+    ds = Dataset.from_generator(
+        lambda: iter(items), output_types=types, output_shapes=shapes, version="1"
+    )
+    for iterator in (iter(ds), iter(ds.prefetch(workers=1))):
+        for element in wanted:
+            assert difference(next(iterator), element) is None
+        if said is not None:
+            with pytest.raises(said[0]) as caught:
+                next(iterator)
+            assert str(caught.value) == said[1]
+            assert any(note.endswith(said[2]) for note in caught.value.__notes__)
+    if said is None:
+        found, expected = outcome(lambda: next(iter(ds.batch(4)))), outcome(lambda: stack(wanted))
+        assert found == expected if isinstance(found, str) else difference(found, expected) is None
+
+
+@pytest.mark.parametrize("bad", [1 << 31, [[1], []]])
+def test_what_came_before_a_bad_item_is_delivered_and_the_item_is_named(bad):
+    def items():
+        for k in range(5):
+            yield k, "x"
+        yield bad, "x"
+        raise AssertionError("nobody asks for this one")
+
+    ds = Dataset.from_generator(items)
+    for iterator in (ds.batch(2).iterator(), ds.batch(2).prefetch(workers=1).iterator()):
+        assert [next(iterator)[0].tolist() for _ in range(2)] == [[0, 1], [2, 3]]
+        with pytest.raises((IntegerOverflow, UnequalElements)) as caught:
+            next(iterator)
+        assert any("item 5" in note for note in caught.value.__notes__)
+        assert iterator.position.step == 2
+
+
+def test_without_read_ahead_as_many_items_are_taken_as_a_batch_needs():
+    given = []
+
+    def items():
+        for k in range(100):
+            given.append(k)
+            yield k, float(k)
+
+    iterator = Dataset.from_generator(items).batch(4).iterator()
+    for step in range(1, 4):
+        next(iterator)
+        assert len(given) == 4 * step
+    given.clear()
+    iterator = Dataset.from_generator(items).shuffle(5, seed=1).iterator()
+    next(iterator)
+    assert len(given) == 5
+    given.clear()
+    iterator = iter(Dataset.from_generator(items))
+    next(iterator), next(iterator)
+    assert len(given) == 2
+
+
+def test_a_buffer_that_a_generator_fills_again_gives_each_element_its_own():
+    def items():
+        buffer = np.zeros(3)
+        for k in range(4):
+            buffer[:] = k
+            yield buffer, k
+
+    ds = Dataset.from_generator(items)
+    for elements in (list(ds), list(ds.prefetch(workers=1)), list(ds.batch(2))):
+        rows = np.concatenate([np.atleast_2d(element[0]) for element in elements])
+        assert rows[:, 0].tolist() == [0, 1, 2, 3]
+        for row, _ in elements:
+            row += 10
+        assert not any(
+            np.may_share_memory(a, b) for a, _ in elements for b, _ in elements if a is not b
+        )

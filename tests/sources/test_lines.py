@@ -27,12 +27,14 @@ from playhead.errors import (
     SlowResume,
     SourceChanged,
     SourceError,
+    UnequalElements,
     UnparsableRecord,
 )
-from playhead.plan.block import ArraySpec, as_element
+from playhead.plan.block import ArraySpec, as_element, named_leaves, stack
 from playhead.sources.files import keeping, maps, opening, spans
 from playhead.sources.files.indexed import ready
 from playhead.sources.files.opening import Opening
+from playhead.sources.text import decoding
 from playhead.sources.text.cuts import Lines
 from playhead.sources.text.lines import TextLines, lines
 from playhead.sources.text.offsets import OffsetsKind, decode, encode
@@ -443,6 +445,7 @@ def test_bad_lines_of_compressed_files_are_named_and_can_be_left_out(tmp_path):
     assert_resumes_exactly(lambda: Dataset.from_json_lines(path).ignore_errors())
 
 
+@pytest.mark.filterwarnings("ignore:.*left out every element:playhead.errors.IgnoredError")
 def test_a_compressed_file_cut_short_or_damaged_is_corrupt(tmp_path):
     data = gzip.compress(b"".join(b"%d\n" % k for k in range(5000)))
     for broken in (data[: len(data) // 2], data[:20] + b"\0\0\0\0" + data[24:], b"plain text"):
@@ -555,6 +558,104 @@ def test_objects_are_read_alike_together_and_alone(tmp_path_factory, names, nest
                 got, value = got["in"], value["in"]
             wanted = {name: as_told(part, DTYPES.get(name)) for name, part in value.items()}
             assert list(got) == list(wanted) and equal(got, wanted)
+
+
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    names=st.lists(st.sampled_from(sorted(COLUMNS)), min_size=1, max_size=3, unique=True),
+    nested=st.booleans(),
+    at_once=st.integers(1, 5),
+    draw=st.data(),
+)
+def test_a_batch_of_objects_is_the_stack_of_its_elements(
+    tmp_path_factory, names, nested, at_once, draw
+):
+    one = st.fixed_dictionaries({name: COLUMNS[name] for name in names})
+    other = st.fixed_dictionaries({}, optional={name: COLUMNS[name] for name in names})
+    rows = draw.draw(st.lists(one, min_size=1, max_size=9))
+    rows[3:5] = draw.draw(st.lists(one | other, max_size=2))
+    written = [json.dumps({"in": row} if nested else row) for row in rows]
+    path = write(tmp_path_factory.mktemp("data") / "a", "\n".join(written).encode())
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(decoding, "_AT_ONCE", at_once)
+        ds = Dataset.from_json_lines(path, dtypes={**DTYPES, "in": DTYPES})
+        order = draw.draw(st.permutations(range(len(rows))))
+        block = ds.node.gather(np.array(order))
+        alone = [ds.node.gather(np.array([k])).rows()[0] for k in order]
+        copy = pickle.loads(pickle.dumps(block))
+        for low, high in ((0, len(rows)), (len(rows) // 3, len(rows) // 2 + 1)):
+            some = np.arange(low, high)[::-1]
+            chosen = [alone[k] for k in some]
+            for found, wanted in (
+                (block.slice(low, high), alone[low:high]),
+                (copy.slice(low, high), alone[low:high]),
+                (block.select(some), chosen),
+            ):
+                assert equal(found.rows(), wanted) and len(found) == len(wanted)
+                assert stacked(found.stack) == stacked(lambda wanted=wanted: stack(wanted))
+
+
+def stacked(make):
+    """What comes of it, with the keys in their order, or what is said of why nothing does."""
+    try:
+        found = list(named_leaves(make()))
+        assert all(leaf.dtype.hasobject or leaf.ctypes.data % 64 == 0 for _, leaf in found)
+        return [
+            (
+                name,
+                leaf.shape,
+                str(leaf.dtype),
+                leaf.tolist() if leaf.dtype.hasobject else leaf.tobytes(),
+            )
+            for name, leaf in found
+        ]
+    except UnequalElements as error:
+        return str(error)
+
+
+def test_what_is_read_of_json_together_shares_no_memory(tmp_path):
+    path = write(tmp_path / "a", b'{"x": [1, 2], "y": {"z": 3}}\n' * 6)
+    ds = Dataset.from_json_lines(path)
+    for elements in (list(ds), list(ds.batch(2)), list(ds.batch(3).prefetch(workers=1))):
+        for element in elements:
+            element["x"] += 1
+        assert {element["x"].max() for element in elements} == {3}
+        arrays = [element["x"] for element in elements]
+        assert not any(np.may_share_memory(a, b) for a in arrays for b in arrays if a is not b)
+
+
+@pytest.mark.parametrize("index", [-1, 6])
+def test_an_index_outside_the_lines_is_an_index_error(tmp_path, index):
+    source = lines([write(tmp_path / "a", b"1\n2\n3\n"), write(tmp_path / "b", b"4\n5\n6")])
+    for some in ([index], [5, index], list(range(3, index + 1)) or [0, index]):
+        with pytest.raises(IndexError, match=f"record {index} of 6"):
+            source.gather(np.array(some, np.int64))
+
+
+def test_neighbours_are_read_as_one_part_of_their_file(tmp_path, monkeypatch):
+    asked = []
+    records = spans.Spans.records
+
+    def noting(self, files, which, starts, stops):
+        asked.append(list(zip(starts.tolist(), stops.tolist(), strict=True)))
+        return records(self, files, which, starts, stops)
+
+    monkeypatch.setattr(spans.Spans, "records", noting)
+    paths = [write(tmp_path / "a", b"1\n2\n\n4\n5\n"), write(tmp_path / "b", b"6\n7\n")]
+    source = lines(paths, skip_blank=True)
+    for index, parts in (
+        ([0, 1], [(0, 4)]),
+        ([1, 2, 3], [(2, 4), (5, 9)]),
+        ([3, 4, 5], [(7, 9), (0, 4)]),
+        ([1, 0, 2], [(2, 4), (0, 2), (5, 7)]),
+        ([2, 2], [(5, 7), (5, 7)]),
+    ):
+        asked.clear()
+        found = source.gather(np.array(index)).nest.tolist()
+        assert found == [["1", "2", "4", "5", "6", "7"][k] for k in index]
+        assert asked == [parts]
 
 
 F32, I32 = np.float32, np.int32

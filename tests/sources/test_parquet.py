@@ -70,9 +70,13 @@ def decoded(monkeypatch):
     sizes=st.lists(st.integers(0, 12), min_size=1, max_size=4),
     group=st.integers(1, 6),
     columns=st.sampled_from([["x"], ["s", "x"], ["x", "f"], ["l", "x", "s"]]),
+    cache=st.sampled_from([1, 1 << 20]),
+    neighbours_first=st.booleans(),
     draw=st.data(),
 )
-def test_rows_come_back_in_any_order(tmp_path_factory, sizes, group, columns, draw):
+def test_rows_come_back_in_any_order(
+    tmp_path_factory, sizes, group, columns, cache, neighbours_first, draw
+):
     directory = tmp_path_factory.mktemp("data")
     starts = np.cumsum([0, *sizes])
     paths = [
@@ -81,8 +85,10 @@ def test_rows_come_back_in_any_order(tmp_path_factory, sizes, group, columns, dr
     ]
     count = int(starts[-1])
     expected = rows(count).select(columns).to_pylist()
-    node = Dataset.from_parquet(paths, columns=columns, cache_bytes=1).node
+    node = Dataset.from_parquet(paths, columns=columns, cache_bytes=cache).node
     assert node.cardinality == count
+    if neighbours_first:
+        assert [plain(e) for e in node.gather(np.arange(count)).rows()] == expected
     index = draw.draw(st.lists(st.integers(0, count - 1), max_size=30)) if count else []
     found = node.gather(np.array(index, np.int64)).rows()
     assert [plain(e) for e in found] == [expected[k] for k in index]
@@ -316,6 +322,23 @@ def test_a_source_travels_through_pickle(tmp_path):
     copy = pickle.loads(pickle.dumps(node))
     assert copy.describe() == node.describe()
     assert difference(copy.gather(np.array([8])).rows(), node.gather(np.array([8])).rows()) is None
+
+
+def test_neighbours_and_single_rows_are_read_by_several_threads(tmp_path):
+    path = write(tmp_path / "a", rows(400), row_group_size=100)
+    expected = rows(400).select(["x", "s"]).to_pylist()
+    for _ in range(20):
+        node = Dataset.from_parquet(path, columns=["x", "s"]).node
+        orders = [np.arange(400), np.random.default_rng(0).permutation(400), np.arange(50, 250)]
+        with ThreadPoolExecutor(6) as pool:
+            for order, block in zip(orders * 2, pool.map(node.gather, orders * 2), strict=True):
+                assert [plain(e) for e in block.rows()] == [expected[k] for k in order]
+
+
+def test_rows_are_light_to_read_until_a_function_of_the_users_comes_in(tmp_path):
+    ds = Dataset.from_parquet(write(tmp_path / "a", rows(9)))
+    assert ds.shuffle(seed=1).batch(2).node.light
+    assert not ds.map(lambda row: row["x"]).batch(2).node.light
 
 
 @pytest.mark.parametrize("index", [-1, 9])

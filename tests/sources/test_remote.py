@@ -18,7 +18,7 @@ from playhead.errors import (
     SourceChanged,
     SourceError,
 )
-from playhead.sources.files import blocks, remote, telling
+from playhead.sources.files import blocks, remote, silence, telling
 from playhead.sources.files.remote import coalesced
 from playhead.sources.tfrecord import building
 from playhead.sources.tfrecord.records import tfrecords
@@ -266,6 +266,7 @@ def test_blocks_are_few_and_what_failed_is_not_kept(tmp_path, site, monkeypatch)
     order = np.random.default_rng(0).permutation(300)[:50]
     assert [read(source, [k])[0] for k in order.tolist()] == [RECORDS[k] for k in order]
     assert len(source.reader.spans.blocks._kept) <= 4
+    monkeypatch.setattr(silence, "PATIENCE", 0.2)
     source = indexed(f"{site.url}/a")
     site.failures = 1000
     with pytest.raises(SourceError, match="503"):
@@ -286,11 +287,13 @@ def test_threads_that_need_one_block_at_once_ask_for_it_once(tmp_path, site, mon
     assert len(site.gets()) == 1
 
 
-def test_a_server_that_is_busy_for_a_moment_is_asked_again(tmp_path, site):
+def test_a_server_that_is_busy_for_a_moment_is_asked_again(tmp_path, site, monkeypatch):
     site.files["a"] = written(tmp_path)
     source = indexed(f"{site.url}/a")
     site.failures = 3
     assert read(source, [5]) == [RECORDS[5]]
+    monkeypatch.setattr(silence, "PATIENCE", 0.2)
+    source = indexed(f"{site.url}/a")
     site.failures = 1000
     with pytest.raises(SourceError, match="503") as caught:
         read(source, [5])

@@ -19,7 +19,7 @@ from playhead.errors import (
     SourceChanged,
     SourceError,
 )
-from playhead.sources.files import blocks, remote
+from playhead.sources.files import blocks, remote, silence
 from playhead.sources.text.offsets import OffsetsKind
 from playhead.testing import assert_resumes_exactly
 
@@ -375,11 +375,14 @@ def test_what_a_server_would_compress_for_the_way_is_asked_for_as_it_is(site):
     assert len(ds) == 500
 
 
-def test_a_server_that_is_busy_or_knows_no_ranges_is_told_from_a_changed_file(site):
+def test_a_server_that_is_busy_or_knows_no_ranges_is_told_from_a_changed_file(site, monkeypatch):
     site.files["a"] = LINES
     ds = Dataset.from_lines(f"{site.url}/a")
     site.failures = 3
     assert ds[5] == "line 5 xxxxx"
+    monkeypatch.setattr(silence, "PATIENCE", 0.2)
+    ds = Dataset.from_lines(f"{site.url}/a")
+    assert len(ds) == 500
     site.failures = 1000
     with pytest.raises(SourceError, match="503"):
         ds[400]

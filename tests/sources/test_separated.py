@@ -19,8 +19,10 @@ from playhead.errors import (
     SourceError,
     UnparsableRecord,
 )
+from playhead.plan.places import Places
 from playhead.sources.files import opening
 from playhead.sources.files.opening import Opening
+from playhead.sources.text import separated
 from playhead.sources.text.dialect import Dialect, Rows
 from playhead.sources.text.heads import START, first_rows
 from playhead.testing import assert_resumes_exactly
@@ -219,6 +221,24 @@ def test_csv_resumes_exactly_and_notices_a_change(tmp_path):
         ds[0]
     assert Dataset.from_csv(path).operations() != said
     os.remove(path)
+
+
+def test_batches_of_a_chunk_are_parsed_in_one_call_into_memory_of_their_own(tmp_path, monkeypatch):
+    rows = "".join(f"{k},{k / 4},word {k}\n" for k in range(1000))
+    batches = Dataset.from_csv(write(tmp_path / "a.csv", "x,y,s\n" + rows)).batch(40)
+    calls = []
+    parse = separated.parsed
+    monkeypatch.setattr(separated, "parsed", lambda *given: calls.append(1) or parse(*given))
+    node = batches.node
+    found = node.read(node.locate(Places(0, np.arange(25)))).rows()
+    assert len(calls) == 1
+    for k, batch in enumerate(found):
+        numbers = range(40 * k, 40 * k + 40)
+        assert batch["x"].tolist() == list(numbers)
+        assert batch["y"].tolist() == [n / 4 for n in numbers]
+        assert batch["s"].tolist() == [f"word {n}" for n in numbers]
+        assert not any(np.shares_memory(batch["x"], other["x"]) for other in found[:k])
+        assert batch["x"].ctypes.data % 64 == 0
 
 
 def test_an_unreadable_row_says_its_columns_name_and_what_to_do(tmp_path):

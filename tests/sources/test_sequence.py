@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import subprocess
 import sys
 from dataclasses import dataclass, field
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 
 from playhead import Dataset
-from playhead.errors import PipelineError
+from playhead.errors import GlobalRandomness, PipelineError
 from playhead.testing import assert_resumes_exactly, difference
 
 
@@ -50,6 +51,47 @@ def test_many_items_are_read_at_once_in_the_order_asked_for():
     assert Dataset.from_sequence(items)[3] == 9
     assert items.asked[-1] == 3
     assert_resumes_exactly(lambda: Dataset.from_sequence(Squares()).take(7).batch(3))
+
+
+class Augmented(Squares):
+    """Items that differ each time, as those of a torch dataset with a random transform."""
+
+    def __init__(self, draw, from_item=0):
+        super().__init__(count=6)
+        self.draw, self.from_item = draw, from_item
+
+    def __getitem__(self, k):
+        return np.float64(k) + (self.draw() if k >= self.from_item else 0)
+
+
+class AugmentedAlone(Augmented):
+    __getitems__ = None
+
+
+@pytest.mark.parametrize("kind", [Augmented, AugmentedAlone])
+@pytest.mark.parametrize("state", ["random", "numpy.random", "torch"])
+def test_items_that_draw_from_a_global_state_are_a_warning_that_names_them(kind, state):
+    if state == "torch":
+        pytest.importorskip("torch")
+    draws = {
+        "random": random.random,
+        "numpy.random": np.random.rand,
+        "torch": lambda: sys.modules["torch"].rand(()).item(),
+    }
+    ds = Dataset.from_sequence(kind(draws[state])).batch(3)
+    with pytest.warns(
+        GlobalRandomness, match=rf"an item of {kind.__name__} .* {state} state.*rng=True"
+    ) as said:
+        list(ds)
+    assert len(said) == 1
+
+
+def test_a_later_one_of_the_first_items_is_watched_too_and_no_item_is_read_twice():
+    with pytest.warns(GlobalRandomness):
+        list(Dataset.from_sequence(AugmentedAlone(random.random, from_item=3)))
+    items = Squares(count=6)
+    assert list(Dataset.from_sequence(items).batch(2))[2].tolist() == [16, 25]
+    assert items.asked == [[0, 1], [2, 3], [4, 5]]
 
 
 def test_an_item_that_fails_among_many_is_named_and_can_be_left_out():

@@ -16,7 +16,7 @@ import pytest
 from playhead import Dataset, FixedLenFeature, write_tfrecords
 from playhead.errors import MissingSource, PipelineError, SourceChanged
 from playhead.indexes import kept_in, settle
-from playhead.sources.files import keeping, remote
+from playhead.sources.files import keeping, silence
 from playhead.sources.files.shelf import Shelf
 from playhead.sources.tfrecord import building
 
@@ -257,6 +257,31 @@ def test_what_only_this_machine_has_is_copied_into_the_directory_of_the_run(
     assert times[0] == times[1]  # it was not written again
 
 
+@pytest.mark.parametrize("settled", [True, False])
+@pytest.mark.parametrize("where", ["a directory", "a store"])
+def test_an_index_of_the_data_as_they_once_were_is_none_that_is_there(
+    tmp_path, store, read_only, scanned, cache, where, settled
+):
+    run = f"{store}/run" if where == "a store" else str(tmp_path / "run")
+    put(f"{store}/data/a", written(tmp_path))
+    with kept_in(run):
+        settle(Dataset.from_tfrecords(f"{store}/data/a"))
+    put(f"{store}/data/a", written(tmp_path, [bytes(reversed(record)) for record in RECORDS]))
+    read_only(f"{store}/data")
+    ds = Dataset.from_tfrecords(f"{store}/data/a")
+    assert len(ds) == 60 and len(scanned) == 2  # outside of the run: into this machine's cache
+    with kept_in(run):
+        if settled:
+            settle(ds)
+        else:
+            len(Dataset.from_tfrecords(f"{store}/data/a"))
+    for path in cache.iterdir():  # as on the machine that comes after this one
+        path.unlink()
+    with kept_in(run):
+        assert len(Dataset.from_tfrecords(f"{store}/data/a")) == 60
+    assert len(scanned) == 2
+
+
 def test_what_only_this_machine_has_is_copied_to_where_the_caller_names(
     tmp_path, store, read_only, scanned, cache
 ):
@@ -326,7 +351,7 @@ def test_a_store_that_is_busy_for_a_moment_is_asked_again_before_a_set_is_scanne
 
         return called
 
-    monkeypatch.setattr(remote, "_FIRST_WAIT", 0.001)
+    monkeypatch.setattr(silence, "_FIRST_PAUSE", 0.001)
     for name in ("cat_file", "pipe_file"):
         call = getattr(MemoryFileSystem, name)
         monkeypatch.setattr(MemoryFileSystem, name, busy_at_first(call))

@@ -10,7 +10,7 @@ import pytest
 
 from playhead import Dataset
 from playhead.errors import MissingSource, PipelineError, SourceError
-from playhead.sources.files import remote, troubles, web
+from playhead.sources.files import silence, stores
 
 pytest.importorskip("aiohttp")
 
@@ -18,7 +18,7 @@ pytest.importorskip("aiohttp")
 @pytest.fixture
 def refusing(monkeypatch):
     """A web server that answers every request with the number in its path."""
-    monkeypatch.setattr(remote, "_FIRST_WAIT", 0.001)
+    monkeypatch.setattr(silence, "PATIENCE", 0.2)
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self):
@@ -70,20 +70,24 @@ def test_what_a_server_answers_and_why_none_does_is_said(refusing):
 
 
 def test_a_silent_server_is_said_to_be_waited_for_and_given_up(silent, monkeypatch, capsys):
-    monkeypatch.setattr(web, "_SILENCE", 0.3)
-    monkeypatch.setattr(remote, "_PATIENCE", 0.0)
-    monkeypatch.setattr(troubles, "_SAID_AFTER", 0.01)
+    monkeypatch.setattr(stores, "_SILENCE", 0.3)
+    monkeypatch.setattr(silence, "PATIENCE", 0.2)
+    monkeypatch.setattr(silence, "_SAID_AFTER", 0.01)
     with pytest.raises(SourceError, match=f"{silent}/a.txt cannot be read: .*[Tt]imeout"):
         Dataset.from_lines(f"{silent}/a.txt")
-    said = f"playhead: {silent}/a.txt does not answer; waiting (Ctrl-C ends it)"
-    assert said in capsys.readouterr().err.splitlines()
+    said = f"playhead: {silent} has not answered for 0 s; waiting (Ctrl-C ends it)"
+    assert capsys.readouterr().err.splitlines() == [said]
 
 
 def test_limits_that_the_user_sets_stand():
     own = {"client_kwargs": {"timeout": "own"}, "headers": {"a": "b"}}
-    assert web.bounded("https://host/a", own) is own
-    assert web.bounded("s3://bucket/a", {}) == {}
-    made = web.bounded("https://host/a", {"client_kwargs": {"trust_env": True}})
+    assert stores.bounded("https://host/a", own) is own
+    assert stores.bounded("gs://bucket/a", {}) == {}
+    own = {"config_kwargs": {"retries": {"mode": "adaptive"}}}
+    assert stores.bounded("s3://bucket/a", own) is own
+    made = stores.bounded("s3://bucket/a", {"anon": True, "config_kwargs": {"read_timeout": 1}})
+    assert made["anon"] and made["config_kwargs"]["read_timeout"] == 1
+    made = stores.bounded("https://host/a", {"client_kwargs": {"trust_env": True}})
     assert made["client_kwargs"]["trust_env"] and made["client_kwargs"]["timeout"].sock_read == 30
 
 

@@ -265,6 +265,13 @@ def test_a_graph_that_cannot_be_repeated_is_refused(fn: Any, operation: str) -> 
     assert "train.py:7" in str(caught.value) and caught.value.help
 
 
+def test_a_keras_layer_that_augments_is_sent_into_the_model() -> None:
+    keras = pytest.importorskip("keras")
+    layer = keras.layers.RandomFlip()
+    with pytest.raises(UnrepeatableFunction, match="belongs in the model"):
+        form(lambda k: layer(tf.zeros([1, 4, 4, 3]), training=True), Columns(np.arange(3), 3))
+
+
 def test_what_only_reads_is_no_state() -> None:
     table = tf.lookup.StaticHashTable(
         tf.lookup.KeyValueTensorInitializer(

@@ -12,6 +12,7 @@ from collections.abc import Callable, Generator, Iterator
 from typing import Generic, TypeAlias, TypeVar
 
 from playhead.errors import ReadAheadTimeout
+from playhead.plan.leaving import until
 
 Item = TypeVar("Item")
 Sizes: TypeAlias = tuple[int, int]
@@ -116,7 +117,7 @@ def _fill(
     walk: Generator[Item, None, None], measure: Callable[[Item], Sizes], queue: _Queue[Item]
 ) -> None:
     error: BaseException | None = None
-    with contextlib.closing(walk):
+    with until(lambda: queue.stopped), contextlib.closing(walk):
         try:
             for item in walk:
                 sizes = measure(item)

@@ -17,6 +17,7 @@ import numpy as np
 from playhead.execution.pool import cores
 from playhead.plan.aligned import aligned_empty
 from playhead.plan.compute import Job, Outcome, Pace, Result, perform
+from playhead.plan.leaving import until
 from playhead.plan.prefetch import AUTOTUNE
 
 MOST_FOR_EACH_CORE = 16  # threads may wait for disks and networks instead of computing
@@ -96,6 +97,11 @@ class ThreadPool:
 
 
 def _work(desk: _Desk) -> None:
+    with until(lambda: desk.closed):
+        _work_off(desk)
+
+
+def _work_off(desk: _Desk) -> None:
     while True:
         with desk.changed:
             while not desk.closed and (not desk.tasks or desk.working >= desk.limit):

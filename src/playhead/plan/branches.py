@@ -14,6 +14,7 @@ from playhead.plan.block import ArraySpec, Block, Columns, Nest, Rows, gather, m
 from playhead.plan.compute import Chunk, Compute
 from playhead.plan.node import INFINITE, UNKNOWN, Node
 from playhead.plan.places import Cursor, Index, Located, Places, Record
+from playhead.plan.shared import told_once
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,33 +52,48 @@ class Merged:
             yield from self.inner[number].slice(rank, rank + 1).records()
 
 
+class Alike(Node):
+    """Elements that come from several datasets, the same in structure and dtypes."""
+
+    @property
+    def sides(self) -> tuple[Node, ...]:
+        """The datasets that the elements come from."""
+        return self.parents
+
+    def __post_init__(self) -> None:
+        specs = [parent.static_spec() for parent in self.sides]
+        require_alike(self.op, [spec for spec in specs if spec is not None])
+
+    @told_once
+    def static_spec(self) -> Nest | None:
+        first, *others = self.sides
+        known = first.static_spec()
+        if known is None:
+            return None
+        return known if all(other.static_spec() == known for other in others) else None
+
+    def spec(self) -> Nest:
+        known = self.static_spec()
+        return known if known is not None else self._common_spec
+
+    @cached_property
+    def _common_spec(self) -> Nest:
+        return common_spec(self.op, list(dict.fromkeys(self.sides)))
+
+
 @dataclass(frozen=True, eq=False)
-class Concatenate(Node):
+class Concatenate(Alike):
     """The parents' epochs one after the other."""
 
     op: ClassVar[str] = "concatenate"
     counters: ClassVar[tuple[str, ...]] = ("dataset", "epoch", "given")
 
-    def __post_init__(self) -> None:
-        specs = [parent.static_spec() for parent in self.parents]
-        require_alike(self.op, [spec for spec in specs if spec is not None])
-
-    @property
+    @cached_property
     def cardinality(self) -> int:
         lengths = [parent.cardinality for parent in self.parents]
         if INFINITE in lengths:
             return INFINITE
         return UNKNOWN if UNKNOWN in lengths else sum(lengths)
-
-    def static_spec(self) -> Nest | None:
-        specs = [parent.static_spec() for parent in self.parents]
-        return specs[0] if specs[0] is not None and all(s == specs[0] for s in specs) else None
-
-    def spec(self) -> Nest:
-        known = self.static_spec()
-        if known is not None:
-            return known
-        return common_spec(self.op, self.parents)
 
     @cached_property
     def _columnar(self) -> bool:
@@ -110,13 +126,24 @@ class Concatenate(Node):
         blocks = [self.parents[k].read(located.inner[k]) for k in used]
         return merge(blocks, used, located.which, self._columnar)
 
+    @cached_property
+    def countable(self) -> bool:
+        return all(parent.countable for parent in self.parents)
+
+    @cached_property
+    def _counts(self) -> list[int]:
+        """How many records lie before each parent that can be reached, and before the end."""
+        counts = [0]
+        for parent, length in zip(self.parents, np.diff(self._starts).tolist(), strict=False):
+            counts.append(counts[-1] + parent.count_records(length))
+        return counts
+
     def count_records(self, index: int) -> int:
-        total = 0
-        for parent in self.parents:
-            here = index if parent.length is None else min(index, parent.length)
-            total += parent.count_records(here)
-            index -= here
-        return total
+        number = int(np.searchsorted(self._starts, index, side="right")) - 1
+        if number == len(self.parents):
+            return self._counts[-1]
+        inside = index - int(self._starts[number])
+        return self._counts[number] + self.parents[number].count_records(inside)
 
     def describe(self) -> dict[str, Any]:
         return {"op": self.op}
@@ -230,7 +257,7 @@ class Zip(Node):
 
     shape: Nest
 
-    @property
+    @cached_property
     def cardinality(self) -> int:
         lengths = [parent.cardinality for parent in self.parents]
         finite = [n for n in lengths if n >= 0]
@@ -238,10 +265,14 @@ class Zip(Node):
             return 0 if 0 in finite else UNKNOWN
         return min(finite) if finite else INFINITE
 
+    @told_once
     def static_spec(self) -> Nest | None:
-        specs = [parent.static_spec() for parent in self.parents]
-        if any(spec is None for spec in specs):
-            return None
+        specs: list[Nest] = []
+        for parent in self.parents:
+            known = parent.static_spec()
+            if known is None:
+                return None
+            specs.append(known)
         return map_nest(lambda number: specs[number], self.shape)
 
     def spec(self) -> Nest:
@@ -255,6 +286,10 @@ class Zip(Node):
         assert isinstance(located, Zipped)
         blocks = [p.read(part) for p, part in zip(self.parents, located.inner, strict=True)]
         return side_by_side(self.shape, blocks)
+
+    @cached_property
+    def countable(self) -> bool:
+        return all(parent.countable for parent in self.parents)
 
     def count_records(self, index: int) -> int:
         return self.parents[0].count_records(index)

@@ -14,16 +14,19 @@ from playhead.plan.compute import Chunk, Compute
 from playhead.plan.node import Node
 from playhead.plan.order import Shuffle
 from playhead.plan.places import Cursor, Index, Located, Places, Record
+from playhead.plan.shared import each_once
 
 AT_ONCE = 64  # elements of a stream computed for a cache at a time
 
 
 def varies(node: Node) -> bool:
     """Whether a node's passes may differ."""
+    return any(map(_differs, each_once(node)))
+
+
+def _differs(node: Node) -> bool:
     fixed = isinstance(node, Shuffle) and not node.reshuffle
-    if (node.random is not None and not fixed) or (not node.parents and not node.seekable):
-        return True
-    return any(map(varies, node.parents))
+    return (node.random is not None and not fixed) or (not node.parents and not node.seekable)
 
 
 class Memory:

@@ -12,6 +12,7 @@ from typing import Any, Literal
 from playhead.plan.functions import KNOWN_FORMS, UserFunction
 from playhead.plan.node import Node
 from playhead.plan.randomness import key as key_of
+from playhead.plan.shared import each_once
 
 CODE = ("code", "reduce_code", "size_code")  # comparable within one Python
 VALUE_ONLY = ("fn", *CODE, "numpy")  # may change values, never order
@@ -27,25 +28,52 @@ MOVED_BY_CODE = (
 )
 UNDECIDED = ("form",)  # known only once the first element was computed
 MAX_BRANCHES = 8
+MAX_OPERATIONS = 256  # in all branches of an operation
 
 Operation = dict[str, Any]
 Kind = Literal["same", "changed", "added", "removed", "function", "numpy"]
 
 
 def operations(node: Node) -> list[Operation]:
-    """A node's pipeline from its sources on; an operation over several datasets holds them as `inputs`."""
-    said = node.describe()
-    if len(node.parents) == 1:
-        before = operations(node.parent)
-        return before if said is None else [*before, said]
-    assert said is not None
-    if node.parents:
-        inputs = [operations(parent) for parent in node.parents]
-        if len(inputs) > MAX_BRANCHES:
+    """A node's pipeline from its sources on; an operation over several datasets holds them as `inputs`.
+
+    Where these are many, or hold many operations, a digest stands for them.
+    """
+    return _Told(node).pipelines[id(node)]
+
+
+class _Told:
+    """What each node of a plan says, and the pipeline up to it, each found out once."""
+
+    def __init__(self, node: Node) -> None:
+        self.said: dict[int, Operation | None] = {}
+        self.pipelines: dict[int, list[Operation]] = {}
+        self._sizes: dict[int, int] = {}  # operations in a pipeline, those of inputs among them
+        for at in each_once(node):
+            self._tell(at)
+
+    def digested(self, node: Node) -> bool:
+        """Whether one digest stands for what a node's parents say."""
+        count = len(node.parents)
+        return count > MAX_BRANCHES or (count > 1 and self._below(node) > MAX_OPERATIONS)
+
+    def _below(self, node: Node) -> int:
+        return sum(self._sizes[id(parent)] for parent in node.parents)
+
+    def _tell(self, node: Node) -> None:
+        said = self.said[id(node)] = node.describe()
+        inputs = [self.pipelines[id(parent)] for parent in node.parents]
+        digested = self.digested(node)
+        self._sizes[id(node)] = (0 if digested else self._below(node)) + (said is not None)
+        if len(inputs) == 1:
+            self.pipelines[id(node)] = inputs[0] if said is None else [*inputs[0], said]
+            return
+        assert said is not None
+        if digested:
             said = said | {"datasets": len(inputs), "digest": fingerprint(_flat(inputs))}
-        else:
+        elif inputs:
             said = said | {"inputs": inputs}
-    return [said]
+        self.pipelines[id(node)] = [said]
 
 
 def _flat(inputs: list[list[Operation]]) -> list[Operation]:
@@ -54,11 +82,16 @@ def _flat(inputs: list[list[Operation]]) -> list[Operation]:
 
 def described(node: Node) -> Iterator[Node]:
     """The nodes in the order in which `flatten(operations(node))` lists what they say."""
-    if len(node.parents) <= MAX_BRANCHES:  # else one digest stands for them
-        for parent in node.parents:
-            yield from described(parent)
-    if node.describe() is not None:
-        yield node
+    told = _Told(node)
+
+    def listed(at: Node) -> Iterator[Node]:
+        if not told.digested(at):
+            for parent in at.parents:
+                yield from listed(parent)
+        if told.said[id(at)] is not None:
+            yield at
+
+    return listed(node)
 
 
 def flatten(pipeline: list[Operation]) -> Iterator[Operation]:
@@ -200,40 +233,40 @@ def adopt(saved: list[Operation], node: Node) -> Node:
 
 
 def with_changes(node: Node, changes: dict[int, dict[str, Any]]) -> Node:
-    """The tree with other arguments for the nodes whose `id` is given."""
-    parents = tuple(with_changes(parent, changes) for parent in node.parents)
-    mine = {k: v for k, v in changes.get(id(node), {}).items() if getattr(node, k) != v}
-    if any(a is not b for a, b in zip(parents, node.parents, strict=True)):
-        mine = mine | {"parents": parents}
-    return replace(node, **mine) if mine else node
+    """The plan with other arguments for the nodes whose `id` is given. What is shared stays shared."""
+    made: dict[int, Node] = {}
+    for at in each_once(node):
+        parents = tuple(made[id(parent)] for parent in at.parents)
+        mine = {k: v for k, v in changes.get(id(at), {}).items() if getattr(at, k) != v}
+        if any(a is not b for a, b in zip(parents, at.parents, strict=True)):
+            mine = mine | {"parents": parents}
+        made[id(at)] = replace(at, **mine) if mine else at
+    return made[id(node)]
 
 
 def seeded(node: Node, seed: int) -> Node:
-    """The tree with a seed from `seed` for every random operation that has none of its own.
+    """The plan with a seed from `seed` for every random operation that has none of its own.
 
     Along a chain that is `seed` itself. The datasets that an operation brings together get seeds of their
     own (the first one keeps `seed`), so that they are not shuffled and augmented alike; but an operation
     that they share has one seed, so that what belongs together stays together.
     """
-    chosen: dict[int, dict[str, Any]] = {}
+    chosen: dict[int, int] = {}  # the first way to an operation decides
 
     def choose(at: Node, own: int) -> None:
-        for number, parent in enumerate(at.parents):
-            choose(parent, own if number == 0 else key_of(own, "branch", number))
-        if getattr(at, "drawn", False):
-            chosen.setdefault(id(at), {"seed": own, "drawn": False})
+        if id(at) not in chosen:
+            chosen[id(at)] = own
+            for number, parent in enumerate(at.parents):
+                choose(parent, own if number == 0 else key_of(own, "branch", number))
 
     choose(node, seed)
-    return with_changes(node, chosen)
+    drawn = [at for at in each_once(node) if getattr(at, "drawn", False)]
+    return with_changes(node, {id(at): {"seed": chosen[id(at)], "drawn": False} for at in drawn})
 
 
 def unseeded(node: Node) -> Node | None:
     """The first random operation without a written seed."""
-    for parent in node.parents:
-        at = unseeded(parent)
-        if at is not None:
-            return at
-    return node if getattr(node, "drawn", False) else None
+    return next((at for at in each_once(node) if getattr(at, "drawn", False)), None)
 
 
 def only_batch_size(found: list[Difference]) -> Difference | None:

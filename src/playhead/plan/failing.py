@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import contextlib
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeAlias
 
@@ -13,10 +14,12 @@ from playhead.plan.block import Block, Nest, join
 from playhead.plan.compute import Chunk, Compute, Job, attempt
 from playhead.plan.losses import Lost, Reason, enduring, serious
 from playhead.plan.node import UNKNOWN, Node, Piece, Serial, as_chunk, pieces
-from playhead.plan.places import Cursor, Index, Record, is_count
+from playhead.plan.places import Cursor, Index, Record, is_count, is_place
 from playhead.plan.walking import Walked
 
-Tell: TypeAlias = Callable[[IgnoredError], None]
+Tell: TypeAlias = Callable[[Reason, list[Record]], None]
+
+FEW = 3  # reasons that are said where nothing is left
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,17 +50,49 @@ class IgnoreErrors(Walked):
         return {"ignored": 0, "at": self.parent.start(epoch)}
 
     def walk(self, cursor: Cursor, compute: Compute) -> Iterator[Chunk]:
-        return self._kept(cursor, compute, _warn if self.log_warning else None)
+        first: list[IgnoredError] = []
+        ignored, empty = 0, cursor == self._begin_of_pass(cursor)
+
+        def tell(reason: Reason, records: list[Record]) -> None:
+            nonlocal ignored
+            ignored += 1
+            among_first = empty and len(first) < FEW
+            if not (self.log_warning or among_first):
+                return
+            said = self._said(reason, records)
+            if among_first:
+                first.append(said)
+            if self.log_warning:
+                warn(said, IgnoredError)
+
+        with contextlib.closing(self._kept(cursor, compute, tell)) as chunks:
+            for chunk in chunks:
+                empty = empty and not len(chunk)
+                yield chunk
+        if empty and ignored:
+            warn(self._nothing_left(ignored, first), IgnoredError)
+
+    def _begin_of_pass(self, cursor: Cursor) -> Cursor | None:
+        """Where the pass begins that a cursor lies in; None where that is not in it."""
+        at = cursor
+        while isinstance(at, dict) and "epoch" not in at:
+            at = at.get("at")
+        epoch = at["epoch"] if isinstance(at, dict) else at[0] if is_place(at) else None
+        return self.start_stream(epoch) if isinstance(epoch, int) else None
 
     def losses(self, epoch: int) -> Iterator[IgnoredError]:
         """What it leaves out in a pass of its own, in order. The pass is walked."""
         found: list[IgnoredError] = []
-        for _ in self._kept(self.start(epoch), Serial(), found.append):
+
+        def tell(reason: Reason, records: list[Record]) -> None:
+            found.append(self._said(reason, records))
+
+        for _ in self._kept(self.start(epoch), Serial(), tell):
             yield from found
             found.clear()
         yield from found
 
-    def _kept(self, cursor: Cursor, compute: Compute, tell: Tell | None) -> Iterator[Chunk]:
+    def _kept(self, cursor: Cursor, compute: Compute, tell: Tell) -> Generator[Chunk, None, None]:
         at, ignored = cursor["at"], cursor["ignored"]
         if self.parent.seekable:
             yield from self._over_places(at, ignored, compute, tell)
@@ -65,15 +100,14 @@ class IgnoreErrors(Walked):
         for part in enduring(self.parent, at, compute):
             if isinstance(part, Lost):
                 ignored += 1
-                if tell is not None:
-                    tell(self._said(Reason.of(part.error), part.records))
+                tell(Reason.of(part.error), part.records)
             else:
                 count = len(part)
                 yield _counted(part, np.arange(count), part.cursor, [ignored] * (count + 1))
 
     def _over_places(
-        self, at: Cursor, ignored: int, compute: Compute, tell: Tell | None
-    ) -> Iterator[Chunk]:
+        self, at: Cursor, ignored: int, compute: Compute, tell: Tell
+    ) -> Generator[Chunk, None, None]:
         epoch, index = at
         pace = compute.pace(self)
         found = pieces(
@@ -82,10 +116,8 @@ class IgnoreErrors(Walked):
         for piece, (block, chosen, failed) in attempt(
             compute, ReadingWhatCanBe(self), found, pace, weight=self.weight
         ):
-            if tell is not None:
-                for position, reason in failed:
-                    located = piece.located.slice(position, position + 1)
-                    tell(self._said(reason, list(located.records())))
+            for position, reason in failed:
+                tell(reason, list(piece.located.slice(position, position + 1).records()))
             whole = as_chunk(self.parent, piece, block)
             gone = (
                 ignored
@@ -99,17 +131,33 @@ class IgnoreErrors(Walked):
         made = ""
         if records and reason.file is None:  # else the error names it
             made = f", made from {'; '.join(map(str, records[:3]))}"
-        name = f" [{self.info.name}]" if self.info.name else ""
         file, record = reason.file, reason.record
         if len(records) == 1 and records[0].file is not None:
             file, record = records[0].file, records[0].record
         return IgnoredError(
-            f"ignore_errors{name} left out an element{made}: {reason.error}",
+            f"{self._named} left out an element{made}: {reason.error}",
             error=reason.error,
             file=file,
             record=record,
             offset=reason.offset,
         )
+
+    def _nothing_left(self, count: int, first: list[IgnoredError]) -> IgnoredError:
+        reasons = "; ".join(str(said.error) for said in first)
+        more = " ..." if count > len(first) else ""
+        said = first[0]
+        return IgnoredError(
+            f'{self._named} (as on_error="skip" is) left out every element of a pass, {count} in all: '
+            f"{reasons}{more}",
+            error=said.error,
+            file=said.file,
+            record=said.record,
+            offset=said.offset,
+        )
+
+    @property
+    def _named(self) -> str:
+        return f"{self.op} [{self.info.name}]" if self.info.name else self.op
 
 
 def losses(node: Node, epoch: int) -> Iterator[IgnoredError]:
@@ -135,10 +183,6 @@ def counted_in(cursor: Cursor) -> int:
         return 0
     own = cursor.get("ignored", 0)
     return (own if is_count(own) else 0) + counted_in(cursor.get("at"))
-
-
-def _warn(said: IgnoredError) -> None:
-    warn(said, IgnoredError)
 
 
 class ReadingWhatCanBe(Job[Piece, tuple[Block, Index, list[tuple[int, Reason]]]]):

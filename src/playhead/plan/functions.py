@@ -10,7 +10,6 @@ from __future__ import annotations
 import functools
 import hashlib
 import importlib
-import random
 import sys
 import traceback
 import types
@@ -18,18 +17,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-import numpy as np
-
-from playhead.errors import FormError, GlobalRandomness, UnrepeatableFunction, warn
+from playhead.errors import FormError, UnrepeatableFunction
 from playhead.plan.block import Block, Element, Nest, Rows, leaves, taken
+from playhead.plan.global_states import WATCHED, GlobalStates
 from playhead.plan.lock import Lock
 from playhead.plan.places import Places
 from playhead.plan.randomness import Draws
 
 FORMS = {"tf": ("tensorflow", "playhead.tensorflow.function")}
 KNOWN_FORMS = ("python", *FORMS)
-
-WATCHED = 4  # first elements that are watched for draws from a global state
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,13 +185,15 @@ class UserFunction:
         arguments = element if type(element) is tuple else (element,)
         if draws is not None and randomness is not None:
             arguments = (*arguments, draws.at(*randomness.places.at(k)))
-        watch = GlobalStates() if self._to_watch > 0 else None
+        watch = GlobalStates(first=self._to_watch == WATCHED) if self._to_watch > 0 else None
         try:
             result = self.fn(*arguments)
         except StopIteration as error:
             raise self._stopped(error) from error
         if watch is not None:
-            self._to_watch = 0 if watch.warn(self) else self._to_watch - 1
+            who = f"{self.op}({self.name}){_at(self.where)}"
+            told = watch.warn(who, "take the numbers from map(fn, rng=True)")
+            self._to_watch = 0 if told else self._to_watch - 1
         return result
 
     def _in_python(
@@ -259,33 +257,6 @@ def _all_leaves(result: Any) -> list[Any]:
         else:
             found.append(leaf)
     return found
-
-
-class GlobalStates:
-    """Whether a function draws from the global random states, which no position can keep."""
-
-    def __init__(self) -> None:
-        self._before = self._now()
-
-    @staticmethod
-    def _now() -> tuple[Any, ...]:
-        state = np.random.get_state(legacy=False)["state"]
-        return random.getstate(), int(state["pos"]), state["key"].tobytes()
-
-    def warn(self, function: UserFunction) -> bool:
-        """Whether there was something to warn of."""
-        after = self._now()
-        used = [n for n, k in (("random", 0), ("numpy.random", 1)) if after[k:] != self._before[k:]]
-        if after[0] == self._before[0]:
-            used = [n for n in used if n != "random"]
-        if used:
-            warn(
-                f"{function.op}({function.name}){_at(function.where)} draws from the global "
-                f"{' and '.join(used)} state, which cannot be resumed exactly; "
-                "take the numbers from map(fn, rng=True)",
-                GlobalRandomness,
-            )
-        return bool(used)
 
 
 def _at(where: str | None) -> str:

@@ -257,10 +257,18 @@ def leaf_of(located: Located) -> Leaf | None:
 
 def has_same_order(node: Node) -> bool:
     """Whether every epoch has the same records in the same order."""
-    if not node.parents or isinstance(node, Cache):
+    return _has_same_order(node, set())
+
+
+def _has_same_order(node: Node, sound: set[int]) -> bool:
+    """`sound`: those that are known to."""
+    if not node.parents or isinstance(node, Cache) or id(node) in sound:
         return True
     fixed = isinstance(node, Map) or (isinstance(node, Shuffle) and not node.reshuffle)
-    return (node.random is None or fixed) and all(map(has_same_order, node.parents))
+    if node.random is not None and not fixed:
+        return False
+    sound.add(id(node))  # unless one of its parents is not: then nobody asks any more
+    return all(_has_same_order(parent, sound) for parent in node.parents)
 
 
 def has_same_records(node: Node) -> bool:

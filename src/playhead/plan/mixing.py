@@ -1,4 +1,4 @@
-"""Several datasets mixed: sample_from_datasets by weights, choose_from_datasets by numbers of another one."""
+"""Several datasets mixed by weights: sample_from_datasets."""
 
 from __future__ import annotations
 
@@ -11,14 +11,13 @@ import numpy as np
 
 from playhead.errors import PipelineError
 from playhead.plan import randomness
-from playhead.plan.block import Block, Nest
-from playhead.plan.branches import Merged, common_spec, merge, require_alike
+from playhead.plan.block import Block
+from playhead.plan.branches import Alike, Merged, merge
 from playhead.plan.compute import Chunk, Compute
-from playhead.plan.elements import note
-from playhead.plan.node import INFINITE, UNKNOWN, Node, ordinal
+from playhead.plan.node import INFINITE, UNKNOWN, ordinal
 from playhead.plan.permutation import permute
-from playhead.plan.places import Cursor, Index, Located, Places, has_counts, is_count
-from playhead.plan.walking import Item, one, walked
+from playhead.plan.places import Cursor, Index, Located, Places, has_counts
+from playhead.plan.streams import Streams, are_numbers, fits_each
 
 SHARES = 4096  # draws in which each dataset comes as often as its weight says
 
@@ -55,7 +54,7 @@ class Segment:
 
 
 @dataclass(frozen=True, eq=False)
-class SampleFromDatasets(Node):
+class SampleFromDatasets(Alike):
     """Elements of several datasets, each as often as its weight says.
 
     Every block of 4096 draws has the exact share of each dataset, in an order drawn for that block. At the
@@ -75,8 +74,7 @@ class SampleFromDatasets(Node):
     rerandomize: bool
 
     def __post_init__(self) -> None:
-        specs = [parent.static_spec() for parent in self.parents]
-        require_alike(self.op, [spec for spec in specs if spec is not None])
+        super().__post_init__()
         if len(self.parents) > SHARES:
             raise PipelineError(
                 f"{self.op} of {len(self.parents)} datasets: {SHARES} at most",
@@ -90,14 +88,6 @@ class SampleFromDatasets(Node):
             return UNKNOWN
         stop = self._segments[-1].stop
         return INFINITE if stop is None else stop
-
-    def static_spec(self) -> Nest | None:
-        specs = [parent.static_spec() for parent in self.parents]
-        return specs[0] if specs[0] is not None and all(s == specs[0] for s in specs) else None
-
-    def spec(self) -> Nest:
-        known = self.static_spec()
-        return known if known is not None else common_spec(self.op, self.parents)
 
     @cached_property
     def _segments(self) -> list[Segment]:
@@ -237,7 +227,7 @@ class SampleFromDatasets(Node):
         if not has_counts(cursor, ("epoch", "given", "segment", "draw")):
             return False
         gone = cursor.get("gone")
-        inside = _are_numbers(gone, len(self.parents)) and cursor["epoch"] == epoch
+        inside = are_numbers(gone, len(self.parents)) and cursor["epoch"] == epoch
         if not inside or not fits_each(self, cursor.get("at"), epoch):
             return False
         here = [w for d, w in enumerate(self.weights) if d not in gone]
@@ -272,151 +262,3 @@ class SampleFromDatasets(Node):
                 return
             gone.append(d)
             segment, draw = segment + 1, 0
-
-
-class Streams:
-    """Several parents, walked element by element in any order."""
-
-    def __init__(self, node: Node, cursors: list[Cursor], compute: Compute) -> None:
-        opened = zip(node.parents, cursors, strict=True)
-        self._items = [walked(parent, at, compute) for parent, at in opened]
-        self._at = [_Fixed(at) for at in cursors]
-
-    def next(self, d: int) -> Item | None:
-        return next(self._items[d], None)
-
-    def passed(self, item: Item, d: int) -> None:
-        """An element of parent `d` is not there any more."""
-        self._at = [*self._at[:d], _Fixed(item.after), *self._at[d + 1 :]]
-
-    def chunk(
-        self,
-        item: Item,
-        d: int,
-        key: tuple[int, int],
-        before: Cursor,
-        after: Cursor,
-        choice: Item | None = None,
-    ) -> Chunk:
-        """The element as a chunk; the cursors get where each parent stands as "at".
-
-        `choice`: an element of parent 0 that is used up with it.
-        """
-        here = list(self._at)
-        there = list(here)
-        there[d] = _Fixed(item.after)
-        if choice is not None:
-            there[0] = _Fixed(choice.after)
-        self._at = there
-        return one(
-            item.row,
-            key,
-            lambda: before | {"at": [at() for at in here]},
-            lambda: after | {"at": [at() for at in there]},
-            item.trace,
-            item.records,
-        )
-
-
-class _Fixed:
-    """A parent's cursor, or what tells it."""
-
-    __slots__ = ("_at",)
-
-    def __init__(self, at: Any) -> None:
-        self._at = at
-
-    def __call__(self) -> Cursor:
-        return self._at() if callable(self._at) else self._at
-
-
-def _are_numbers(values: Any, count: int) -> bool:
-    return isinstance(values, list) and all(is_count(value) and value < count for value in values)
-
-
-def fits_each(node: Node, cursors: Any, epoch: int) -> bool:
-    """Whether there is a fitting cursor for each parent."""
-    return (
-        isinstance(cursors, list)
-        and len(cursors) == len(node.parents)
-        and all(p.fits(at, epoch) for p, at in zip(node.parents, cursors, strict=True))
-    )
-
-
-@dataclass(frozen=True, eq=False)
-class ChooseFromDatasets(Node):
-    """The next element of the dataset that the first parent names, draw by draw."""
-
-    op: ClassVar[str] = "choose_from_datasets"
-
-    stop_on_empty: bool
-
-    def __post_init__(self) -> None:
-        specs = [parent.static_spec() for parent in self.parents[1:]]
-        require_alike(self.op, [spec for spec in specs if spec is not None])
-
-    @property
-    def cardinality(self) -> int:
-        return 0 if self.parents[0].cardinality == 0 else UNKNOWN
-
-    @cached_property
-    def seekable(self) -> bool:
-        return False
-
-    def static_spec(self) -> Nest | None:
-        specs = [parent.static_spec() for parent in self.parents[1:]]
-        return specs[0] if specs[0] is not None and all(s == specs[0] for s in specs) else None
-
-    def spec(self) -> Nest:
-        known = self.static_spec()
-        return known if known is not None else common_spec(self.op, self.parents[1:])
-
-    def describe(self) -> dict[str, Any]:
-        said: dict[str, Any] = {"op": self.op}
-        return said if self.stop_on_empty else said | {"stop_on_empty_dataset": False}
-
-    def start_stream(self, epoch: int) -> Cursor:
-        at = [parent.start(epoch) for parent in self.parents]
-        return {"epoch": epoch, "given": 0, "ended": [], "at": at}
-
-    def fits(self, cursor: Cursor, epoch: int) -> bool:
-        counted = has_counts(cursor, ("epoch", "given")) and cursor["epoch"] == epoch
-        ended = _are_numbers(cursor.get("ended") if counted else None, len(self.parents) - 1)
-        return ended and fits_each(self, cursor.get("at"), epoch)
-
-    def walk(self, cursor: Cursor, compute: Compute) -> Iterator[Chunk]:
-        epoch, given = cursor["epoch"], cursor["given"]
-        streams = Streams(self, cursor["at"], compute)
-        ended = set(cursor["ended"])
-        while (choice := streams.next(0)) is not None:
-            number = self._number(choice)
-            item = streams.next(number + 1)
-            if item is None:
-                ended.add(number)
-                if self.stop_on_empty or len(ended) == len(self.parents) - 1:
-                    return
-                streams.passed(choice, 0)
-                continue
-            said = {"epoch": epoch, "ended": sorted(ended)}
-            yield streams.chunk(
-                item,
-                number + 1,
-                (epoch, given),
-                said | {"given": given},
-                said | {"given": given + 1},
-                choice,
-            )
-            given += 1
-
-    def _number(self, choice: Item) -> int:
-        value = choice.row
-        if np.ndim(value) or np.asarray(value).dtype.kind not in "iu":
-            error = PipelineError(f"{self.op}: a choice is a whole number, not {value!r}")
-        elif 0 <= int(value) < len(self.parents) - 1:
-            return int(value)
-        else:
-            error = PipelineError(
-                f"{self.op}: choice {int(value)} of {len(self.parents) - 1} datasets"
-            )
-        note(error, self, choice.key, choice.trace())
-        raise error

@@ -430,12 +430,12 @@ class Serial:
 
 
 def ordinal(node: Node) -> int:
-    """How many random operations of its kind are among a node's ancestors."""
-    return sum(
-        (parent.random == node.random) + _ordinal_below(parent, node.random)
-        for parent in node.parents
-    )
+    """How many random operations of its kind are among a node's ancestors, each once for each way to it."""
+    known: dict[int, int] = {}  # an ancestor may be reached in 2**n ways
 
+    def below(at: Node) -> int:
+        if id(at) not in known:
+            known[id(at)] = sum((p.random == node.random) + below(p) for p in at.parents)
+        return known[id(at)]
 
-def _ordinal_below(node: Node, kind: str | None) -> int:
-    return sum((p.random == kind) + _ordinal_below(p, kind) for p in node.parents)
+    return below(node)

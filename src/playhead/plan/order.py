@@ -250,8 +250,13 @@ class Repeat(Order):
             return self.parent.count_records(index)
         if length == 0:
             return 0
-        whole = self.parent.count_records(length)
-        return index // length * whole + self.parent.count_records(index % length)
+        passes, inside = divmod(index, length)
+        return passes * self._records_of_a_pass + self.parent.count_records(inside)
+
+    @cached_property
+    def _records_of_a_pass(self) -> int:
+        """Of a finite parent. Asked at each count, it would double what that costs at each of many repeats."""
+        return self.parent.count_records(self.parent.length or 0)
 
     def describe(self) -> dict[str, Any]:
         return {"op": self.op, "count": self.count}
@@ -322,8 +327,12 @@ class Slice(Order):
     def count_records(self, index: int) -> int:
         if self.step != 1:
             return index
-        before = self.parent.count_records(self.start_at)
-        return self.parent.count_records(self.start_at + index) - before
+        return self.parent.count_records(self.start_at + index) - self._records_before
+
+    @cached_property
+    def _records_before(self) -> int:
+        """Asked at each count, it would double what that costs at each of many slices."""
+        return self.parent.count_records(self.start_at)
 
     def start_stream(self, epoch: int) -> Cursor:
         return {"seen": 0, "at": self.parent.start(epoch)}

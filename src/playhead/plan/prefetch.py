@@ -72,5 +72,5 @@ def outermost(node: Node) -> Prefetch | None:
         for at in level:
             if isinstance(at, Prefetch):
                 return at
-        level = [parent for at in level for parent in at.parents]
+        level = list(dict.fromkeys(parent for at in level for parent in at.parents))
     return None

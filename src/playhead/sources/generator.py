@@ -12,13 +12,16 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from playhead.errors import ElementError, PipelineError, SlowResume, SourceChanged, warn
-from playhead.plan.block import ArraySpec, Columns, Nest, Rows, leaves, map_nest, taken
-from playhead.plan.compute import Chunk, Compute
+from playhead.errors import PipelineError, SlowResume, SourceChanged, warn
+from playhead.plan.block import ArraySpec, Columns, Nest, leaves, map_nest, taken
+from playhead.plan.compute import Chunk, Compute, Pace
 from playhead.plan.functions import function_name
 from playhead.plan.node import UNKNOWN, Node, Source
 from playhead.plan.places import Cursor, Index, Places, Record, is_place
+from playhead.sources.signature import columns_of, fitted
+from playhead.sources.signature import signature_of as signature_of
 from playhead.sources.states import Saved, Walk, is_saved, opened, protocol
+from playhead.sources.taking import Taken, columns
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,7 +39,7 @@ class Generated(Source):
     args: tuple[Any, ...]
     count: int | None
     version: str | None
-    signature: Nest | None = None  # an `Expected` for each leaf
+    signature: Nest | None = None  # as `signature_of` gives it
     state_every: int = 1
     parents: tuple[Node, ...] = field(default=(), kw_only=True)
 
@@ -47,6 +50,11 @@ class Generated(Source):
     @cached_property
     def seekable(self) -> bool:
         return False
+
+    @property
+    def narrows(self) -> bool:
+        """True: where a batch waits for many, as many are taken, and no more."""
+        return True
 
     @cached_property
     def takes_start(self) -> bool:
@@ -64,8 +72,12 @@ class Generated(Source):
             return None
         return map_nest(lambda leaf: ArraySpec(leaf.shape, leaf.dtype), self.signature)
 
-    def _taken(self, item: Any) -> Any:
-        return taken(item) if self.signature is None else fitted(item, self.signature)
+    def _begin(self, pace: Pace) -> Taken:
+        """Nothing taken yet. What is asked for one by one is not put into columns."""
+        alone, signature = pace.size == 1, self.signature
+        if signature is None:
+            return Taken(taken, None if alone else columns)
+        return Taken(partial(fitted, signature), None if alone else partial(columns_of, signature))
 
     def describe(self) -> dict[str, Any]:
         said: dict[str, Any] = {"op": self.op, "fn": function_name(self.function)}
@@ -90,28 +102,30 @@ class Generated(Source):
         items: Any = walk.items
         closing: Any = contextlib.closing(items) if hasattr(items, "close") else None
         pace = compute.pace(self)
-        rows: list[Any] = []
+        rows = self._begin(pace)
         with closing or contextlib.nullcontext():
             try:
                 began = time.perf_counter()
                 for item in items:
-                    rows.append(self._taken(item))
-                    walk.look(index + len(rows))
+                    rows.add(item)
+                    if walk.save is not None:
+                        walk.look(index + rows.count)
                     seconds = time.perf_counter() - began
-                    if len(rows) >= pace.size or seconds > pace.seconds:
-                        pace.report(len(rows), seconds)
-                        yield self._chunk(epoch, index, rows, walk.cut())
-                        index, rows, began = index + len(rows), [], time.perf_counter()
+                    if rows.count >= pace.size or seconds > pace.seconds:
+                        pace.report(rows.count, seconds)
+                        yield self._chunk(epoch, index, rows, walk)
+                        index, rows = index + rows.count, self._begin(pace)
+                        began = time.perf_counter()
             except Exception as error:
-                if rows:
-                    yield self._chunk(epoch, index, rows, walk.cut())
+                if rows.count:
+                    yield self._chunk(epoch, index, rows, walk)
                 error.add_note(
                     f"playhead: in from_generator({function_name(self.function)}), "
-                    f"item {index + len(rows)}"
+                    f"item {index + rows.count}"
                 )
                 raise
-            if rows:
-                yield self._chunk(epoch, index, rows, walk.cut())
+            if rows.count:
+                yield self._chunk(epoch, index, rows, walk)
 
     def _open(self, index: int, saved: Saved | None) -> Walk:
         if self.takes_start:
@@ -136,10 +150,11 @@ class Generated(Source):
             walk.look(number + 1)
         return walk
 
-    def _chunk(self, epoch: int, index: int, rows: list[Any], saved: tuple[Saved, ...]) -> Chunk:
+    def _chunk(self, epoch: int, index: int, rows: Taken, walk: Walk) -> Chunk:
+        saved = () if walk.save is None else walk.cut()
         return Chunk(
-            Rows(rows),
-            Places(epoch, np.arange(index, index + len(rows), dtype=np.int64)),
+            rows.block(),
+            Places(epoch, np.arange(index, index + rows.count, dtype=np.int64)),
             partial(_after, epoch, index, saved),
             lambda j: [self.record(epoch, index + j)],
         )
@@ -152,96 +167,6 @@ def _after(epoch: int, index: int, saved: tuple[Saved, ...], j: int) -> Cursor:
     at = [epoch, index + j]
     newest = next((state for state in reversed(saved) if state.taken <= index + j), None)
     return at if newest is None else newest.cursor(at)
-
-
-@dataclass(frozen=True, slots=True)
-class Expected:
-    """What a leaf of a generator's items is said to be: its dtype, and its shape where that is known."""
-
-    dtype: np.dtype[Any] | type
-    shape: tuple[int | None, ...] | None
-
-
-def signature_of(types: Nest | None, shapes: Nest | None, specs: Nest | None) -> Nest | None:
-    """The nest of `Expected` for tf.data's `output_types` and `output_shapes`, or its `output_signature`.
-
-    Raises `PipelineError` for both at once, for shapes alone, and for what is no array.
-    """
-    if specs is not None:
-        if types is not None or shapes is not None:
-            raise PipelineError("from_generator takes output_signature, or output_types, not both")
-        return map_nest(lambda spec: _expected(getattr(spec, "dtype", None), spec), specs)
-    if types is None:
-        if shapes is not None:
-            raise PipelineError("from_generator(output_shapes=...) needs output_types")
-        return None
-    if shapes is None:
-        return map_nest(lambda dtype: _expected(dtype, None), types)
-    return map_nest(_expected, types, shapes)
-
-
-def _expected(dtype: Any, spec: Any) -> Expected:
-    kind = type(spec).__name__
-    if kind in ("RaggedTensorSpec", "SparseTensorSpec", "DatasetSpec"):
-        raise PipelineError(
-            f"from_generator: elements hold arrays, and {kind} is none",
-            help="leave it out of the signature: lists of unequal lengths may be leaves of a tuple",
-        )
-    shape = getattr(spec, "shape", spec)
-    rank = getattr(shape, "rank", 0) if not isinstance(shape, list | tuple) else len(shape)
-    sizes = None
-    if shape is not None and rank is not None:
-        sizes = tuple(None if d in (None, -1) else int(d) for d in shape)
-    found = getattr(dtype, "as_numpy_dtype", dtype)
-    if found in (str, bytes):
-        return Expected(found, sizes)
-    if found is object:
-        return Expected(bytes, sizes)
-    try:
-        return Expected(np.dtype(found), sizes)
-    except TypeError:
-        raise PipelineError(f"from_generator: {dtype!r} is no dtype of an array") from None
-
-
-def fitted(item: Any, signature: Nest) -> Any:
-    """An item in the dtypes of the signature. Raises `ElementError` where it does not fit."""
-    try:
-        return map_nest(_fitted, signature, _as_nest(item, signature))
-    except (KeyError, TypeError, ValueError) as error:
-        if isinstance(error, ElementError):
-            raise
-        raise ElementError(f"an item does not fit the signature {signature}: {error}") from None
-
-
-def _as_nest(item: Any, signature: Nest) -> Any:
-    """Where the signature has a tuple, a list is one, as in tf.data."""
-    if isinstance(signature, tuple) and isinstance(item, list):
-        item = tuple(item)
-    if isinstance(signature, tuple) and isinstance(item, tuple):
-        if len(item) != len(signature):
-            raise ElementError(f"an item has {len(item)} parts, and the signature {len(signature)}")
-        return tuple(_as_nest(part, at) for part, at in zip(item, signature, strict=True))
-    if isinstance(signature, dict):
-        return {key: _as_nest(item[key], at) for key, at in signature.items()}
-    return item
-
-
-def _fitted(expected: Expected, value: Any) -> Any:
-    if isinstance(expected.dtype, np.dtype):
-        array = np.array(value, expected.dtype)
-        if array.size and np.asarray(value).dtype.kind in "fc" and expected.dtype.kind in "iub":
-            raise ElementError(f"an item has {value!r} where the signature has {expected.dtype}")
-        made = array if array.ndim else array[()]
-    else:
-        made = taken(value)
-    shape = np.shape(made) if isinstance(made, np.ndarray) else ()
-    wanted = expected.shape
-    if wanted is not None and (
-        len(shape) != len(wanted)
-        or any(w not in (None, n) for n, w in zip(shape, wanted, strict=True))
-    ):
-        raise ElementError(f"an item has shape {shape} where the signature has {wanted}")
-    return made
 
 
 class _Again:

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from functools import partial
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
 from playhead.errors import PipelineError
 from playhead.plan.block import Block, Nest, Rows, taken
+from playhead.plan.global_states import WATCHED, GlobalStates
 from playhead.plan.lock import Lock
 from playhead.plan.node import Node, Source
 from playhead.plan.places import Index
+
+T = TypeVar("T")
 
 
 class Guarded:
@@ -23,14 +28,27 @@ class Guarded:
         self.thread_safe = thread_safe
         self.many = reads_many(items)
         self._lock = Lock()
+        self._to_watch = WATCHED
 
     def read(self, index: Index) -> list[Any]:
         """Copies of the items: what a sequence hands out may be its own memory."""
         numbers = index.tolist()
         with nullcontext() if self.thread_safe else self._lock:
             if self.many and len(numbers) > 1:
-                return self._items(numbers)
-            return [self._item(k) for k in numbers]
+                return self._watched(lambda: self._items(numbers))
+            watched = [self._watched(partial(self._item, k)) for k in numbers[: self._to_watch]]
+            return watched + [self._item(k) for k in numbers[len(watched) :]]
+
+    def _watched(self, read: Callable[[], T]) -> T:
+        """What `read` gives, with a warning where a first one of the items draws random numbers."""
+        if self._to_watch <= 0:
+            return read()
+        states = GlobalStates(first=self._to_watch == WATCHED)
+        found = read()
+        who = f"from_sequence: an item of {type(self.items).__name__}"
+        instead = "leave that out of the items and do it in map(fn, rng=True)"
+        self._to_watch = 0 if states.warn(who, instead) else self._to_watch - 1
+        return found
 
     def _item(self, k: int) -> Any:
         try:

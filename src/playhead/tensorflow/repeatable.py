@@ -48,7 +48,8 @@ def require_repeatable(
             ),
             "memory": (
                 "depends on what was computed before it",
-                "keep no state in the function; take random numbers from map(fn, rng=True)",
+                "keep no state in the function; take random numbers from map(fn, rng=True); "
+                "a Keras layer that augments belongs in the model",
             ),
             "random": (
                 "draws random numbers that nothing can repeat",

@@ -49,9 +49,22 @@ class Schema:
     types: pa.Schema
     fill: Mapping[str, Any]
 
-    @property
+    @cached_property
     def names(self) -> list[str]:
         return list(self.types.names)
+
+    @cached_property
+    def _fields(self) -> list[pa.Field]:
+        return list(self.types)
+
+    @cached_property
+    def _numbers(self) -> dict[str, pa.DataType]:
+        """The types of the columns of numbers."""
+        import pyarrow as pa
+
+        kinds = {field.name: field.type for field in self.types}
+        is_number = (pa.types.is_integer, pa.types.is_floating)
+        return {name: kind for name, kind in kinds.items() if any(of(kind) for of in is_number)}
 
     @cached_property
     def columnar(self) -> bool:
@@ -68,16 +81,15 @@ class Schema:
         return hashlib.blake2b(json.dumps(said).encode(), digest_size=8).hexdigest()
 
     def block(
-        self, table: pa.Table, count: int, ready: Mapping[str, np.ndarray[Any, Any]] = _NONE
+        self, table: pa.Table | None, count: int, ready: Mapping[str, np.ndarray[Any, Any]] = _NONE
     ) -> Block:
         """`count` rows in memory of their own. The table has these columns, but for the `ready` ones.
 
-        Raises `BadValue`.
+        It may be None where all are ready. Raises `BadValue`.
         """
-        nest = {
-            field.name: ready[field.name] if field.name in ready else self._column(table, field)
-            for field in self.types
-        }
+        nest: dict[str, Column] = {}
+        for name, field in zip(self.names, self._fields, strict=True):
+            nest[name] = ready[name] if name in ready else self._column(table, field)
         if self.columnar:
             return Columns(nest, count)
         rows = [_rows(column, count, name) for name, column in nest.items()]
@@ -93,18 +105,22 @@ class Schema:
 
     def views(self, table: pa.Table) -> dict[str, np.ndarray[Any, Any]]:
         """The columns of a table that are arrays of numbers as they lie there, read-only."""
-        import pyarrow as pa
+        pairs = ((name, self._view(table.column(name), name)) for name in self.names)
+        return {name: view for name, view in pairs if view is not None}
 
-        found = {}
-        for field in self.types:
-            column, kind = table.column(field.name), field.type
-            numbers = pa.types.is_integer(kind) or pa.types.is_floating(kind)
-            if numbers and column.type == kind and not column.null_count and column.num_chunks == 1:
-                found[field.name] = column.chunk(0).to_numpy()
+    def _view(self, column: pa.ChunkedArray, name: str) -> np.ndarray[Any, Any] | None:
+        kind = self._numbers.get(name)
+        if kind is None or column.type != kind or column.null_count or column.num_chunks != 1:
+            return None
+        found: np.ndarray[Any, Any] = column.chunk(0).to_numpy()
         return found
 
     def _column(self, table: pa.Table, field: pa.Field) -> Column:
-        array = _array(table.column(field.name))
+        column = table.column(field.name)
+        view = self._view(column, field.name)
+        if view is not None:
+            return aligned_copy(view)
+        array = _array(column)
         if array.type != field.type:
             array = _cast(array, field)
         return _column(array, field.name, None, self.fill)

@@ -18,7 +18,7 @@ from playhead.plan.places import Index
 from playhead.sources.arrow.chunks import fetched
 from playhead.sources.arrow.columns import BadValue, Schema
 from playhead.sources.arrow.footers import Footer, Footers
-from playhead.sources.arrow.held import Held, hold
+from playhead.sources.arrow.held import Held
 from playhead.sources.arrow.picked import Picked
 from playhead.sources.arrow.types import with_offsets
 from playhead.sources.files.flight import in_order
@@ -41,7 +41,7 @@ class Groups:
         self, files: tuple[Footer, ...], schema: Schema, most: int, footers: Footers
     ) -> None:
         self.files, self.schema, self.most, self.footers = files, schema, most, footers
-        self._far = any(is_remote(file.seen.path) for file in files)
+        self.far = any(is_remote(file.seen.path) for file in files)
         rows = [np.array(file.rows, np.int64) for file in files]
         counts = np.concatenate([np.empty(0, np.int64), *rows])
         self.edges = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
@@ -78,18 +78,19 @@ class Groups:
         """The rows at `index` (int64, any order, repeats allowed), in that order."""
         import pyarrow as pa
 
-        outside = np.flatnonzero((index < 0) | (index >= self.count))
-        if len(outside):
-            raise IndexError(f"row {index[outside[0]]} of {self.count}")
         if not len(index):
             return self.schema.block(self.schema.types.empty_table(), 0)
-        picked, order, borders = self._picked(index)
+        ends = int(index.min()), int(index.max())
+        if ends[0] < 0 or ends[1] >= self.count:
+            outside = np.flatnonzero((index < 0) | (index >= self.count))
+            raise IndexError(f"row {index[outside[0]]} of {self.count}")
+        picked, order, borders = self._picked(index, *ends)
         ready = {**picked.numbers(), **picked.texts()}
         rest = [name for name in self.schema.names if name not in ready]
-        table = pa.table({})
+        table = None
         if rest:
             pieces = picked.tables(rest)
-            if any(piece.schema != pieces[0].schema for piece in pieces):
+            if any(piece.schema != pieces[0].schema for piece in pieces[1:]):
                 for number, start in enumerate(borders):
                     try:
                         pieces[number] = self.schema.cast(pieces[number])
@@ -103,11 +104,13 @@ class Groups:
         except BadValue as error:
             raise self._unfit(error, int(index[error.row])) from None
 
-    def _picked(self, index: Index) -> tuple[Picked, Index, list[int]]:
-        """The rows at `index`; which of `index` each of them is; and where those of each group begin."""
+    def _picked(self, index: Index, low: int, high: int) -> tuple[Picked, Index, list[int]]:
+        """The rows at `index`; which of `index` each of them is; and where those of each group begin.
+
+        `low` and `high` are the first and the last of them in the files.
+        """
         order = np.arange(len(index))
-        ends = int(index.min()), int(index.max())
-        first, last = (bisect.bisect_right(self._edges, row) - 1 for row in ends)
+        first, last = (bisect.bisect_right(self._edges, row) - 1 for row in (low, high))
         if first == last:
             rows = index - self._edges[first]
             return Picked([self._held(first)], [_run(rows)], None), order, [0]
@@ -136,7 +139,7 @@ class Groups:
 
     def _several(self, groups: list[int]) -> Iterable[Held]:
         """Row groups, decoded; those of remote files are waited for together."""
-        if not self._far or len(groups) < 2:
+        if not self.far or len(groups) < 2:
             return map(self._held, groups)
         return list(in_order(self._held, groups, _AT_ONCE))
 
@@ -152,7 +155,7 @@ class Groups:
             with self._lock:
                 found = self._kept.get(group)
             if found is None:
-                found = hold(self._decoded(group), self.schema)
+                found = Held(self._decoded(group), self.schema)
                 with self._lock:
                     self._kept[group] = found
                     self._reading.pop(group, None)

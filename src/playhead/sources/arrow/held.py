@@ -1,7 +1,8 @@
-"""A row group in memory: its numbers row by row, the other columns as Arrow has them.
+"""A row group in memory: as Arrow has it, or its numbers row by row.
 
 A shuffled batch takes few rows each of many row groups. What lies row by row is taken at one go for all
-columns of numbers, and a row is one place in memory instead of one for each column.
+columns of numbers, and a row is one place in memory instead of one for each column. Neighbours are taken
+from the columns as they lie, and who reads in order never needs another form of them.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from playhead.kernels import Buffer
+from playhead.plan.lock import Lock
 from playhead.sources.arrow.columns import Schema
 
 if TYPE_CHECKING:
@@ -30,38 +32,52 @@ class Text:
     is_str: bool
 
 
-@dataclass(frozen=True, slots=True)
 class Held:
-    """The rows of a row group, each column in one place.
+    """The rows of a row group, each column in one place. Thread-safe.
 
-    `schema` is that of all its columns. `packed` (void[rows]) holds those named in `fields` side by side, as
-    these fields of `dtype`; `table` holds the others, and `texts` shows where the values of some of them lie.
+    `schema` is that of all its columns. Those of numbers are named in `fields`: as these fields of `dtype` they
+    lie side by side in `packed` (void[rows]), which is made when it is first asked for. `table` holds the other
+    columns, and `texts` shows where the values of some of them lie.
     """
 
-    schema: pa.Schema
-    fields: Mapping[str, str]
-    dtype: np.dtype[Any]
-    packed: np.ndarray[Any, Any]
-    table: pa.Table
-    texts: Mapping[str, Text]
+    def __init__(self, table: pa.Table, schema: Schema) -> None:
+        views = schema.views(table)
+        self.schema = table.schema
+        self.fields = {
+            name: f"f{k}" for k, name in enumerate(views)
+        }  # numpy knows no field named ""
+        self.dtype = np.dtype([(self.fields[name], view.dtype) for name, view in views.items()])
+        self.table = table.select([name for name in schema.names if name not in views])
+        self.texts: Mapping[str, Text] = _texts(self.table, schema)
+        self.rows: int = table.num_rows if views else 0
+        self.nbytes = self.rows * self.dtype.itemsize + int(self.table.nbytes)
+        self._views: Mapping[str, np.ndarray[Any, Any]] | None = views
+        self._packed: np.ndarray[Any, Any] | None = None
+        self._lock = Lock()
 
     @property
-    def nbytes(self) -> int:
-        return int(self.packed.nbytes + self.table.nbytes)
+    def views(self) -> Mapping[str, np.ndarray[Any, Any]] | None:
+        """The columns of numbers as they lie, read-only; None where they are packed by now."""
+        return self._views
 
+    @property
+    def packed(self) -> np.ndarray[Any, Any]:
+        """The columns of numbers side by side. Either this is held or `views`, not both."""
+        with self._lock:
+            if self._packed is None:
+                assert self._views is not None
+                self._packed = self._put_together(self._views)
+                self._views = None
+            return self._packed
 
-def hold(table: pa.Table, schema: Schema) -> Held:
-    """The columns of `schema` in a row group."""
-    views = schema.views(table)
-    fields = {name: f"f{k}" for k, name in enumerate(views)}  # numpy knows no field named ""
-    dtype = np.dtype([(fields[name], view.dtype) for name, view in views.items()])
-    packed = np.empty(table.num_rows if views else 0, f"V{dtype.itemsize or 1}")
-    for start in range(0, len(packed), max(1, _TILE // packed.itemsize)):
-        tile = packed[start : start + max(1, _TILE // packed.itemsize)].view(dtype)
-        for name, view in views.items():
-            tile[fields[name]] = view[start : start + len(tile)]
-    others = table.select([name for name in schema.names if name not in views])
-    return Held(table.schema, fields, dtype, packed, others, _texts(others, schema))
+    def _put_together(self, views: Mapping[str, np.ndarray[Any, Any]]) -> np.ndarray[Any, Any]:
+        packed = np.empty(self.rows, f"V{self.dtype.itemsize or 1}")
+        step = max(1, _TILE // packed.itemsize)
+        for start in range(0, len(packed), step):
+            tile = packed[start : start + step].view(self.dtype)
+            for name, view in views.items():
+                tile[self.fields[name]] = view[start : start + len(tile)]
+        return packed
 
 
 def _texts(table: pa.Table, schema: Schema) -> dict[str, Text]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, ClassVar
 
 from playhead.errors import PipelineError
@@ -29,6 +30,10 @@ class ParquetRows(Source):
 
     groups: Groups
     parents: tuple[Node, ...] = field(default=(), kw_only=True)
+
+    @cached_property
+    def light(self) -> bool:
+        return not self.groups.far
 
     @property
     def cardinality(self) -> int:

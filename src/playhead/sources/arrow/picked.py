@@ -35,16 +35,35 @@ class Picked:
         shared = [name for name in first.fields if all(name in held.fields for held in self.held)]
         if not shared:
             return {}
+        found = self._neighbours(shared)
+        if found:
+            return found
         pieces = [held.packed[rows] for held, rows in zip(self.held, self.rows, strict=True)]
         if all(held.fields == first.fields for held in self.held):
             whole = self._ordered(pieces).view(first.dtype)
             return {name: aligned_copy(whole[field]) for name, field in first.fields.items()}
         views = [piece.view(held.dtype) for piece, held in zip(pieces, self.held, strict=True)]
-        found = {}
         for name in shared:
             pairs = zip(views, self.held, strict=True)
             found[name] = aligned_copy(self._ordered([v[held.fields[name]] for v, held in pairs]))
         return found
+
+    def _neighbours(self, names: Sequence[str]) -> dict[str, np.ndarray[Any, Any]]:
+        """The columns `names` where all rows of each group are neighbours in columns that lie as they were."""
+        if self.back is not None or not all(isinstance(rows, slice) for rows in self.rows):
+            return {}
+        views = [held.views for held in self.held]
+        if len(views) == 1 and views[0] is not None:
+            return {name: aligned_copy(views[0][name][self.rows[0]]) for name in names}
+        parts = [
+            (view, rows) for view, rows in zip(views, self.rows, strict=True) if view is not None
+        ]
+        if len(parts) < len(views):
+            return {}
+        return {
+            name: aligned_copy(np.concatenate([view[name][rows] for view, rows in parts]))
+            for name in names
+        }
 
     def texts(self) -> dict[str, np.ndarray[Any, Any]]:
         """Columns of str and bytes (object[n]) without a null in any group, in a batch's order.

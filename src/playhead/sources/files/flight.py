@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextvars
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -9,6 +10,7 @@ from concurrent.futures import Future, wait
 from queue import SimpleQueue
 from typing import TypeVar
 
+from playhead.plan.leaving import until
 from playhead.plan.lock import Lock
 
 _BEAT = 0.5  # seconds
@@ -43,14 +45,21 @@ def in_order(
     """`function` of each item, in order, by `workers` threads (`ahead` unless told) that are gone at the end.
 
     Where the caller is interrupted, or leaves before the end, nobody waits for the calls under way: else a
-    silent store would keep Ctrl-C waiting. Each thread then ends behind its call, or with the process.
+    silent store would keep Ctrl-C waiting. Calls that ask `leaving.left` are told; each thread ends behind
+    its call, or with the process.
     """
     if len(items) < 2:
         yield from map(function, items)
         return
     tasks: SimpleQueue[tuple[Future[T], S] | None] = SimpleQueue()
 
+    over = threading.Event()
+
     def work() -> None:
+        with until(over.is_set):
+            work_off()
+
+    def work_off() -> None:
         while (task := tasks.get()) is not None:
             future, item = task
             if not future.set_running_or_notify_cancel():
@@ -71,7 +80,12 @@ def in_order(
             waiting.append(Future())
             tasks.put((waiting[-1], item))
             if len(crew) < workers and sum(not one.done() for one in waiting) > len(crew):
-                crew.append(threading.Thread(target=work, name="playhead-remote", daemon=True))
+                context = contextvars.copy_context()  # whoever waits for the caller waits for them
+                crew.append(
+                    threading.Thread(
+                        target=context.run, args=(work,), name="playhead-remote", daemon=True
+                    )
+                )
                 crew[-1].start()  # an interrupt in here leaves one that is told to end, too
         while waiting:
             yield _result(waiting.pop(0))
@@ -79,6 +93,7 @@ def in_order(
         patient = isinstance(error, Exception)
         raise
     finally:
+        over.set()
         for future in waiting:
             future.cancel()
         for _ in crew:

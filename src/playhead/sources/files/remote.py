@@ -7,8 +7,6 @@ import glob
 import hashlib
 import importlib.util
 import json
-import random
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias, TypeVar
@@ -16,12 +14,16 @@ from typing import Any, TypeAlias, TypeVar
 import numpy as np
 
 from playhead.errors import MissingSource, PipelineError, SourceChanged, SourceError
+from playhead.plan.lock import Lock
 from playhead.reference import Integers
+from playhead.sources.files import silence
+from playhead.sources.files.calling import call
 from playhead.sources.files.flight import Room, in_order
 from playhead.sources.files.keeping import DIRECTORY, changed
 from playhead.sources.files.maps import Seen
-from playhead.sources.files.troubles import failed, lacking, passing, waited_for
-from playhead.sources.files.web import asking, bounded, is_web
+from playhead.sources.files.silence import Silence
+from playhead.sources.files.stores import asking, bounded, is_web, once
+from playhead.sources.files.troubles import lacking, passing
 
 # Neighbours that lie no further apart are read in one request: what a request costs, in bytes.
 GAP = 128 << 10
@@ -29,10 +31,6 @@ MOST = 16 << 20
 IN_FLIGHT = 16
 BLOCK = 8 << 20
 
-_ATTEMPTS = 5
-_FIRST_WAIT = 0.1
-# What was tried for so many seconds is not tried again.
-_PATIENCE = 45.0
 _VERSIONS = (
     (
         "ETag",
@@ -49,17 +47,20 @@ _VERSIONS = (
 
 Span: TypeAlias = tuple[int, int]
 T = TypeVar("T")
-S = TypeVar("S")
 
 
 @dataclass(frozen=True, eq=False)
 class Remote:
     """The files of stores that fsspec knows, with its `options` for them. Thread-safe; it can be pickled.
 
-    At most `IN_FLIGHT` requests are under way at once. What fails for a moment is asked for again.
+    At most `IN_FLIGHT` requests are under way at once. What fails for a moment is asked for again, until a
+    store has not answered for `patience` seconds.
     """
 
     options: Mapping[str, Any] = field(default_factory=dict)
+    patience: float = field(default_factory=lambda: silence.PATIENCE)
+    _silences: dict[str, Silence] = field(default_factory=dict, init=False, repr=False)
+    _lock: Lock = field(default_factory=Lock, init=False, repr=False)
     _room: Room = field(default_factory=lambda: Room(IN_FLIGHT), init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -68,8 +69,8 @@ class Remote:
                 f"storage_options is a dict of what fsspec is given, not {self.options!r}"
             )
 
-    def __reduce__(self) -> tuple[type[Remote], tuple[Mapping[str, Any]]]:
-        return Remote, (self.options,)
+    def __reduce__(self) -> tuple[type[Remote], tuple[Mapping[str, Any], float]]:
+        return Remote, (self.options, self.patience)
 
     def expand(self, url: str) -> list[str]:
         """The URLs that a pattern matches, sorted; itself where it is none. Raises `MissingSource`."""
@@ -77,7 +78,7 @@ class Remote:
         if not glob.has_magic(pattern):
             return [url]
         system, path = self._system(url)
-        with waited_for(url):
+        with self._silence(url).told():
             matches = self._insisted(lambda: system.glob(path, detail=True), url)
         found = sorted(
             system.unstrip_protocol(name)
@@ -96,7 +97,7 @@ class Remote:
 
         Raises `MissingSource`, and `SourceError` where the store does not tell the size.
         """
-        with waited_for(url):
+        with self._silence(url).told():
             self._system(url)[0].invalidate_cache()
             return self._look(url)
 
@@ -105,7 +106,7 @@ class Remote:
 
         def ask() -> dict[str, Any]:
             with self._room:
-                return dict(system.info(path))
+                return dict(call(system, "info", path))
 
         info = self._insisted(ask, url)
         if info.get("type") == "directory":
@@ -139,7 +140,7 @@ class Remote:
         def ask() -> bytes:
             with self._room:
                 said = asking(seen.path, self.options)
-                data = bytes(system.cat_file(path, start=start, end=stop, **said))
+                data = bytes(call(system, "cat_file", path, start=start, end=stop, **said))
             if len(data) > stop - start:
                 raise SourceError(
                     f"{seen.path}: the server sends all of it where a part was asked for",
@@ -155,8 +156,9 @@ class Remote:
             return self._insisted(ask, seen.path)
         except (MissingSource, SourceChanged):
             raise
-        except SourceError:
-            self.require_same(seen)  # which says so, where that is why
+        except SourceError as error:
+            if error.__cause__ is None or not passing(error.__cause__):
+                self.require_same(seen)  # which says so, where that is why
             raise
 
     def read_all(self, wanted: Sequence[tuple[Seen, int, int]]) -> list[bytes]:
@@ -184,7 +186,7 @@ class Remote:
 
         def ask() -> bytes:
             with self._room:
-                return bytes(system.cat_file(path))
+                return bytes(call(system, "cat_file", path))
 
         try:
             system, path = self._system(url)
@@ -198,7 +200,7 @@ class Remote:
 
         def ask() -> bytes:
             with self._room:
-                data = bytes(system.cat_file(path))
+                data = bytes(call(system, "cat_file", path))
             if len(data) != seen.size:
                 if self.look(seen.path).size != seen.size:
                     raise changed(seen.path, "after it was found")
@@ -222,7 +224,7 @@ class Remote:
             system.invalidate_cache()
             return dict(system.find(path, withdirs=True, detail=True))
 
-        with waited_for(url):
+        with self._silence(url).told():
             found = self._insisted(ask, url)
         root = path.rstrip("/") + "/"
         inside = {name[len(root) :]: info for name, info in found.items() if name.startswith(root)}
@@ -256,7 +258,7 @@ class Remote:
 
         def send() -> None:
             with self._room:
-                system.pipe_file(path, data)
+                call(system, "pipe_file", path, data)
 
         try:
             system, path = self._system(url)
@@ -274,25 +276,23 @@ class Remote:
         import fsspec
 
         try:
-            return fsspec.core.url_to_fs(url, **bounded(url, self.options))  # type: ignore[no-any-return]
+            system, path = fsspec.core.url_to_fs(url, **bounded(url, self.options))
         except ImportError as error:
             raise lacking(url, str(error), "install what it names") from error
         except ValueError as error:
             raise lacking(url, str(error), "check the protocol, and storage_options") from error
+        once(system, url, self.options)
+        return system, path
 
     def _insisted(self, ask: Callable[[], T], url: str) -> T:
-        patient_until = time.monotonic() + _PATIENCE
-        for attempt in range(_ATTEMPTS):
-            try:
-                return ask()
-            except SourceError:
-                raise
-            except Exception as error:
-                over = attempt == _ATTEMPTS - 1 or time.monotonic() > patient_until
-                if over or not passing(error):
-                    raise failed(error, url) from error
-            time.sleep(_FIRST_WAIT * 2**attempt * random.uniform(0.5, 1.0))
-        raise AssertionError
+        return self._silence(url).insisted(ask, url)
+
+    def _silence(self, url: str) -> Silence:
+        store = "/".join(url.split("/", 3)[:3])
+        with self._lock:
+            if store not in self._silences:
+                self._silences[store] = Silence(store, self.patience)
+            return self._silences[store]
 
 
 class _Short(ConnectionError):

@@ -36,6 +36,8 @@ from playhead.sources.files.telling import Advance, told
 
 WORKERS = min(4, os.cpu_count() or 1)
 
+HEAD = 128  # bytes, in which each kind of index says of which file, as it was when, it is the index
+
 _homes: list[str] = []
 _without_options = Remote()
 
@@ -49,6 +51,18 @@ class Far:
 
 
 Place: TypeAlias = Path | Far
+
+
+@dataclass(frozen=True)
+class Mark:
+    """What tells one index file from another, and from one of the same data file as it once was."""
+
+    size: int
+    head: bytes
+
+    @classmethod
+    def of(cls, blob: bytes) -> Mark:
+        return cls(len(blob), blob[:HEAD])
 
 
 class Kept(Protocol):
@@ -122,6 +136,7 @@ class Shelf(Generic[K]):
     opening: Opening = field(default_factory=Opening)
     where: str | os.PathLike[str] | None = None
     _homeless: list[K] = field(default_factory=list, init=False, repr=False, compare=False)
+    _marks: dict[Seen, Mark] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def load_or_build(self, files: Sequence[Seen]) -> list[K]:
         """The index of each file. Those that fit are read, the others built, with a bar, and kept.
@@ -167,21 +182,23 @@ class Shelf(Generic[K]):
     def keep(self, index: K) -> None:
         """Keep an index in the first place that can be written; where none can, in memory."""
         blob = self.kind.encode(index)
+        self._marks[index.seen] = Mark.of(blob)
         if not any(_write(place, blob) for place in self._places(index.seen.path)):
             self._homeless.append(index)
 
     def spread(self, files: Sequence[Seen]) -> None:
         """Copy indexes that only this machine, or this process, has into the run's directory."""
-        there = list(in_order(self._outlives, [seen.path for seen in files], IN_FLIGHT))
+        there = list(in_order(self._outlives, files, IN_FLIGHT))
         lonely = {seen: None for seen, is_there in zip(files, there, strict=True) if not is_there}
         self.load(list(lonely))
         for index in [index for index in self._homeless if index.seen in lonely]:
             self._homeless.remove(index)
             self.keep(index)
 
-    def _outlives(self, path: str, size: int | None = None) -> bool:
-        """Whether an index of `path` (of so many bytes) lies anywhere but in this machine's cache."""
-        return any(_has(place, size) for place in self._places(path)[:-1])
+    def _outlives(self, seen: Seen) -> bool:
+        """Whether the index that was read or written lies anywhere but in this machine's cache."""
+        mark = self._marks.get(seen)
+        return mark is not None and any(_has(it, mark) for it in self._places(seen.path)[:-1])
 
     def _places(self, path: str) -> list[Place]:
         """The preferred one first, the local cache last."""
@@ -214,8 +231,9 @@ class Shelf(Generic[K]):
             index = self.kind.decode(blob, seen.path)
             if index is None or index.seen != seen or not self.kind.fits(index, self.opening):
                 continue
+            self._marks[seen] = Mark.of(blob)
             asked = bool(_homes) or self.where is not None
-            if asked and place == places[-1] and not self._outlives(seen.path, len(blob)):
+            if asked and place == places[-1] and not self._outlives(seen):
                 any(_write(place, blob) for place in places[:-1])
             return index
         return None
@@ -255,11 +273,12 @@ def _write(place: Place, blob: bytes) -> bool:
     return True
 
 
-def _has(place: Place, size: int | None) -> bool:
+def _has(place: Place, mark: Mark) -> bool:
     try:
-        found = (
-            place.remote.look(place.url).size if isinstance(place, Far) else place.stat().st_size
-        )
+        if isinstance(place, Path):
+            with place.open("rb") as file:
+                return Mark(os.fstat(file.fileno()).st_size, file.read(HEAD)) == mark
+        seen = place.remote.look(place.url)
+        return seen.size == mark.size and place.remote.read(seen, 0, len(mark.head)) == mark.head
     except (OSError, SourceError):
         return False
-    return size is None or found == size

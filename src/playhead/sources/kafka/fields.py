@@ -17,6 +17,7 @@ from playhead.plan.block import (
     map_nest,
     object_array,
 )
+from playhead.sources.alike import dicts
 from playhead.sources.kafka.client import library
 from playhead.sources.kafka.turns import Turn
 
@@ -52,6 +53,13 @@ class Scalars(Columns):
     """Columns of what nobody can write to: a consumer's rows need no copies."""
 
     __slots__ = ()
+
+    def rows(self) -> list[Element]:
+        parts = {
+            name: column.tolist() if column.dtype.hasobject else list(column)
+            for name, column in self.nest.items()
+        }
+        return dicts(parts, len(self))
 
     def own_rows(self) -> list[Element]:
         return self.rows()

@@ -275,12 +275,18 @@ def prepare(node: Node, compute: Compute) -> None:
 
     For the coordinator, before it reads. Without it each is written when it is first read, by one thread.
     """
-    if isinstance(node, Stored) and node.complete:
-        return
-    for parent in node.parents:
-        prepare(parent, compute)
-    if isinstance(node, Stored):
-        node.store(compute)
+    seen: set[int] = set()
+
+    def look(at: Node) -> None:
+        if id(at) in seen or (isinstance(at, Stored) and at.complete):
+            return
+        seen.add(id(at))
+        for parent in at.parents:
+            look(parent)
+        if isinstance(at, Stored):
+            at.store(compute)
+
+    look(node)
 
 
 def _identities(node: Node, path: str, seen: set[int] | None = None) -> Iterator[str]:

@@ -3,26 +3,26 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import io
 import time
 from collections.abc import Generator, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, BinaryIO, ClassVar, TypeAlias
 
 import numpy as np
 
-from playhead.errors import CorruptRecord, PipelineError, SlowResume, UnparsableRecord, warn
-from playhead.plan.block import Block, Rows
+from playhead.errors import CorruptRecord, UnparsableRecord
+from playhead.plan.block import Rows
 from playhead.plan.compute import Chunk, Compute
-from playhead.plan.losses import Enduring, Lost, Part
-from playhead.plan.node import UNKNOWN, Node
-from playhead.plan.places import Cursor, Index, Places, Record, has_counts
+from playhead.plan.losses import Lost, Part
+from playhead.plan.node import UNKNOWN
+from playhead.plan.places import Cursor, Places, Record
 from playhead.sources.files.keeping import changed
 from playhead.sources.files.maps import Seen
 from playhead.sources.files.opening import Opening
-from playhead.sources.files.unpacking import Broken, Packed, Packing, Unpacked, packed, unpacked
+from playhead.sources.files.unpacking import Broken, Packing, Unpacked, packed
+from playhead.sources.files.walked import WalkedFiles
 from playhead.sources.tar.extensions import ByExtension
 from playhead.sources.tar.index import require_whole
 from playhead.sources.tar.members import Member, Readable, cut, members, split
@@ -65,7 +65,7 @@ class Rest:
 
 
 @dataclass(frozen=True, eq=False)
-class WalkedTar(Enduring):
+class WalkedTar(WalkedFiles):
     """The samples of several tar files of which some are compressed: a stream.
 
     The cursor is a file, how many samples were taken of it, and how many in this pass. Going on there
@@ -74,31 +74,16 @@ class WalkedTar(Enduring):
 
     op: ClassVar[str] = "tar"
     counters: ClassVar[tuple[str, ...]] = ("file", "sample", "index")
+    elements: ClassVar[str] = "samples of compressed tar files"
 
-    files: tuple[Packed, ...]
-    opening: Opening
     decoding: ByExtension
-    parents: tuple[Node, ...] = field(default=(), kw_only=True)
 
     @property
     def cardinality(self) -> int:
-        return UNKNOWN
-
-    def gather(self, index: Index) -> Block:
-        raise PipelineError("samples of compressed tar files cannot be jumped to")
+        return UNKNOWN  # a file of no bytes is a damaged archive
 
     def describe(self) -> dict[str, Any]:
-        """A digest of the files' sizes and of their first and last bytes."""
-        samples = b"".join(packed.sample for packed in self.files)
-        content = hashlib.blake2b(samples, digest_size=16).hexdigest()
-        return {"op": self.op, "content": content, "kind": "sampled", **self.decoding.said()}
-
-    def start_stream(self, epoch: int) -> Cursor:
-        return _cursor(epoch, [(0, 0, 0)], 0)
-
-    def fits(self, cursor: Cursor, epoch: int) -> bool:
-        counted = has_counts(cursor, self.counters) and cursor.get("epoch") == epoch
-        return counted and cursor["file"] <= len(self.files)
+        return {**super().describe(), **self.decoding.said()}
 
     def endure(self, cursor: Cursor, compute: Compute) -> Generator[Part, None, None]:
         """The samples; the rest of a file that is damaged is lost as one.
@@ -113,7 +98,7 @@ class WalkedTar(Enduring):
         with contextlib.closing(self._raw(cursor)) as found:
             try:
                 for taken in found:
-                    path = self.files[taken.file].seen.path
+                    path = self.path(taken.file)
                     error: CorruptRecord | UnparsableRecord | None = None
                     try:
                         if isinstance(taken, Rest):
@@ -134,7 +119,7 @@ class WalkedTar(Enduring):
                         yield self._chunk(epoch, rows, states)
                     rows, states, began = [], [taken.behind], time.perf_counter()
                     if error is not None:
-                        record = self._record(epoch, taken.file, taken.number, taken.index)
+                        record = self.place(epoch, taken.file, taken.number, taken.index)
                         yield Lost(error, _cursor(epoch, states, 0), [record])
             except Exception:
                 if rows:
@@ -155,18 +140,14 @@ class WalkedTar(Enduring):
 
     def _records(self, epoch: int, states: list[State], j: int) -> list[Record]:
         file, after, index = states[j + 1]
-        return [self._record(epoch, file, after - 1, index - 1)]
-
-    def _record(self, epoch: int, file: int, number: int, index: int) -> Record:
-        path = self.files[file].seen.path
-        return Record(self.info.name or self.op, epoch, index, path, number)
+        return [self.place(epoch, file, after - 1, index - 1)]
 
     def _raw(self, cursor: Cursor) -> Generator[Taken | Rest, None, None]:
         """The samples from a cursor on."""
         number, index = cursor["sample"], cursor["index"]
         before: tuple[str, frozenset[str], str] | None = None
         for file in range(cursor["file"], len(self.files)):
-            path = self.files[file].seen.path
+            path = self.path(file)
             broken: CorruptRecord | None = None
             try:
                 with self._opened(file, number) as raw:
@@ -189,23 +170,14 @@ class WalkedTar(Enduring):
                 )
                 broken.__cause__ = error
             if broken is not None:
-                packed = self.files[file]
-                self.opening.unchanged(packed.seen, packed.sample)  # for else that is what is wrong
+                self.require_unchanged(file)
                 yield Rest(file, number, index, broken)
                 index, before = index + 1, None
             number = 0
 
     @contextlib.contextmanager
     def _opened(self, file: int, number: int) -> Iterator[Readable]:
-        packed = self.files[file]
-        seen = self.opening.unchanged(packed.seen, packed.sample)
-        if number and packed.packing is not None:
-            warn(
-                f"resuming in {seen.path} decompresses {number} samples again; files that are not "
-                "compressed are resumed at once",
-                SlowResume,
-            )
-        blocks = unpacked(self.opening.blocks(seen), packed.packing)
+        blocks = self.blocks(file, f"{number} samples" if number else None)
         with io.BufferedReader(Unpacked(blocks), 1 << 18) as buffered:
             yield Forwards(buffered)
 

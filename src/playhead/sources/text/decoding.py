@@ -12,8 +12,18 @@ from typing import Any, cast
 import numpy as np
 
 from playhead.errors import PipelineError
-from playhead.plan.block import ArraySpec, Element, Nest, named_leaves
-from playhead.sources.text.texts import without_end
+from playhead.plan.block import (
+    ArraySpec,
+    Block,
+    Columns,
+    Element,
+    Nest,
+    Rows,
+    named_leaves,
+    object_array,
+)
+from playhead.sources import alike
+from playhead.sources.text.texts import Raws, without_end
 from playhead.sources.text.typed import Dtypes, Reader, name_of, reader
 from playhead.sources.text.undecodable import Line as Line
 from playhead.sources.text.undecodable import Undecodable as Undecodable
@@ -21,6 +31,7 @@ from playhead.sources.text.undecodable import Undecodable as Undecodable
 # In these a line is the same text alone and among others.
 _STATELESS = ("utf-8", "ascii", "iso8859-1")
 _LONG = 4096  # bytes a line, on average, from which taking many at once only costs memory
+_AT_ONCE = 256  # lines of JSON that are parsed before what they say is put into columns, in a cache's reach
 _raw_decode = json.JSONDecoder().raw_decode
 
 
@@ -46,25 +57,37 @@ class AsText:
                 "encoding=None gives bytes",
             ) from None
 
-    def elements(self, raws: Sequence[bytes]) -> list[str] | list[bytes]:
+    def elements(self, raws: Raws) -> list[str] | list[bytes]:
         """What `element` makes of each. Raises `Undecodable` where any is not to be read."""
-        if self.encoding is None:
-            return [without_end(raw) for raw in raws]
-        found = self._at_once(raws, self.encoding)
+        found = self._at_once(raws)
         return cast(list[str], [self.element(raw) for raw in raws]) if found is None else found
 
-    def _at_once(self, raws: Sequence[bytes], encoding: str) -> list[str] | None:
-        """Lines that are decoded together; None where that cannot be, or one has no end of its own."""
-        if encoding not in _STATELESS or sum(map(len, raws)) > _LONG * len(raws):
+    def _at_once(self, raws: Raws) -> list[str] | list[bytes] | None:
+        """Lines that are read together; None where that cannot be, or one has no end of its own."""
+        if len(raws.data) > _LONG * len(raws):
+            return None
+        if self.encoding is None:
+            parts = raws.data.split(b"\n")
+            if parts.pop() or len(parts) != len(raws):
+                return None
+            return [part.removesuffix(b"\r") for part in parts] if b"\r" in raws.data else parts
+        if self.encoding not in _STATELESS:
             return None
         try:
-            text = b"".join(raws).decode(encoding)
+            text = raws.data.decode(self.encoding)
         except UnicodeDecodeError:
             return None  # what becomes of that, `errors` says
-        *lines, last = text.split("\n")
-        if last or len(lines) != len(raws):
+        lines = text.split("\n")
+        if lines.pop() or len(lines) != len(raws):
             return None
         return [line.removesuffix("\r") for line in lines] if "\r" in text else lines
+
+    def block(self, raws: Raws) -> Block:
+        """The lines as one column of objects. Raises what `elements` raises."""
+        return self.made(self.elements(raws))
+
+    def made(self, elements: Sequence[Element]) -> Block:
+        return Columns(object_array(elements), len(elements))
 
     def spec(self) -> Nest:
         return ArraySpec((), bytes if self.encoding is None else str)
@@ -89,10 +112,16 @@ class AsJson:
         """Raises `Undecodable`."""
         return self.reader.one(_value(cast(str, self.text.element(raw))))
 
-    def elements(self, raws: Sequence[bytes]) -> list[Element]:
+    def block(self, raws: Raws) -> Block:
         """What `element` makes of each. Raises `Undecodable` where any is not to be read."""
-        lines = cast(list[str], self.text.elements(raws))
-        return self.reader.all([_value(line) for line in lines])
+        found = []
+        for some in raws.parts(_AT_ONCE):
+            lines = cast(list[str], self.text.elements(some))
+            found.append(self.reader.all(_values(lines)))
+        return alike.block(found)
+
+    def made(self, elements: list[Element]) -> Block:
+        return Rows(elements)
 
     def spec(self) -> None:
         return None
@@ -103,6 +132,22 @@ class AsJson:
             named = sorted((path, name_of(leaf)) for path, leaf in named_leaves(self.dtypes))
             said["dtypes"] = blake2b(json.dumps(named).encode(), digest_size=8).hexdigest()
         return said
+
+
+def _values(lines: list[str]) -> list[Any]:
+    """What the JSON of each line says. Raises `Undecodable`."""
+    found = []
+    try:
+        for line in lines:
+            value, end = _raw_decode(line)
+            if end != len(line):
+                break
+            found.append(value)
+        else:
+            return found
+    except (RecursionError, ValueError):
+        pass
+    return [_value(line) for line in lines]
 
 
 def _value(line: str) -> Any:

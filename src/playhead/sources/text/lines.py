@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Any, ClassVar
 
 from playhead.errors import PipelineError
-from playhead.plan.block import Block, Columns, Nest, Rows, object_array
+from playhead.plan.block import Block, Nest
 from playhead.plan.places import Index
 from playhead.sources.files.indexed import indexed
 from playhead.sources.files.maps import Seen
@@ -28,7 +28,7 @@ from playhead.sources.text.decoding import (
     checked_dtypes,
 )
 from playhead.sources.text.offsets import FileOffsets, Offsets, OffsetsKind
-from playhead.sources.text.texts import TextRecords, Texts
+from playhead.sources.text.texts import Raws, TextRecords, Texts
 from playhead.sources.text.walked import WalkedLines, walked_lines
 
 Decoder = AsText | AsJson
@@ -53,16 +53,12 @@ class TextLines(TextRecords):
         Raises `IndexError`, `SourceChanged`, and `UnparsableRecord` naming file, line and byte.
         """
         raws = self.texts.read(index)
-        made: list[Any]
         try:
-            made = self.decoder.elements(raws)
+            return self.decoder.block(raws)
         except Exception:  # what is wrong with the first that is wrong, only reading each tells
-            made = self._one_by_one(raws, index)
-        if isinstance(self.decoder, AsJson):
-            return Rows(made)
-        return Columns(object_array(made), len(made))
+            return self.decoder.made(self._one_by_one(raws, index))
 
-    def _one_by_one(self, raws: list[bytes], index: Index) -> list[Any]:
+    def _one_by_one(self, raws: Raws, index: Index) -> list[Any]:
         """The elements, or the error that names the first that there is none of."""
         made: list[Any] = []
         try:

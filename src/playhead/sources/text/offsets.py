@@ -108,13 +108,30 @@ class Offsets:
         held = [c for c, f in zip(self.contents, self.files, strict=True) if f.size]
         return hashlib.blake2b(b"".join(held), digest_size=16).hexdigest()
 
+    def run(self, index: Integers) -> tuple[int, Integers] | None:
+        """Of neighbours in one file, in order: the file, and where each begins and the last one ends."""
+        count = len(index)
+        if not count:
+            return None
+        first, last = int(index[0]), int(index[-1])
+        if last - first != count - 1 or first < 0 or last >= self.records:
+            return None
+        if not (index[1:] - index[:-1] == 1).all():
+            return None
+        if self.numbers is not None:
+            first, last = int(self.numbers[first]), int(self.numbers[last])
+            if last - first != count - 1:
+                return None
+        file, other = (np.searchsorted(self.starts, [first, last], side="right") - 1).tolist()
+        return (file, self.edges[first + file : last + file + 2]) if file == other else None
+
     def locate(self, index: Integers) -> tuple[Integers, Integers, Integers, Integers]:
         """For each record its file, its number there, where it begins and where it ends.
 
         Raises `IndexError` for a record that there is not.
         """
-        outside = np.flatnonzero((index < 0) | (index >= self.records))
-        if len(outside):
+        if len(index) and not 0 <= index.min() <= index.max() < self.records:
+            outside = np.flatnonzero((index < 0) | (index >= self.records))
             raise IndexError(f"record {index[outside[0]]} of {self.records}")
         numbers = index if self.numbers is None else self.numbers[index]
         files = np.searchsorted(self.starts, numbers, side="right") - 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -24,7 +25,7 @@ from playhead.sources.text import heads
 from playhead.sources.text.decoding import as_text
 from playhead.sources.text.dialect import BOM, Dialect, Rows
 from playhead.sources.text.offsets import FileOffsets, Offsets, OffsetsKind
-from playhead.sources.text.texts import TextRecords, Texts
+from playhead.sources.text.texts import Raws, TextRecords, Texts, ended
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -46,11 +47,21 @@ class SeparatedRows(TextRecords):
 
         Raises `IndexError`, `SourceChanged`, `UnparsableRecord` naming file, row, byte and column.
         """
+        return self._block(self._table(index), index)
+
+    def gather_apart(self, index: Index, ends: list[int]) -> list[Block] | None:
+        table = self._table(index)
+        bounds = itertools.pairwise([0, *ends])
+        return [self._block(table.slice(low, high - low), index[low:high]) for low, high in bounds]
+
+    def _table(self, index: Index) -> pa.Table:
         rows = self.texts.read(index)
         try:
-            table = self.parser.parse(rows)
+            return self.parser.parse(rows)
         except UnparsableText as error:
             raise self._unfit(int(index[error.row]), error.reason, error.help, None) from None
+
+    def _block(self, table: pa.Table, index: Index) -> Block:
         try:
             return self.parser.schema.block(table, len(index))
         except BadValue as error:
@@ -97,14 +108,14 @@ class Parser:
     dialect: Dialect
     schema: Schema
 
-    def parse(self, rows: Sequence[bytes]) -> pa.Table:
+    def parse(self, rows: Raws) -> pa.Table:
         """Raises `UnparsableText`."""
         import pyarrow as pa
 
-        if not rows:
+        if not len(rows):
             return self.schema.types.empty_table()
         try:
-            table = parsed(rows, self.names, self.dialect, self.schema.types)
+            table = parsed(rows.ended(), self.names, self.dialect, self.schema.types)
             if table.num_rows == len(rows):
                 return table
             reason = f"{len(rows)} rows are read as {table.num_rows}"
@@ -118,9 +129,9 @@ class Parser:
                 help = "mend the row, or check delimiter= and column_names="
             reason = _COLUMN.sub(self._column, _ROW.sub("", reason.splitlines()[0]))
             raise UnparsableText(0, reason, help)
-        for number, row in enumerate(rows):
+        for number, row in enumerate(rows.parts(1)):
             try:
-                self.parse([row])
+                self.parse(row)
             except UnparsableText as error:
                 raise UnparsableText(number, error.reason, error.help) from None
         raise AssertionError(reason)
@@ -130,13 +141,12 @@ class Parser:
 
 
 def parsed(
-    rows: Sequence[bytes], names: Sequence[str], dialect: Dialect, types: pa.Schema | None
+    text: bytes, names: Sequence[str], dialect: Dialect, types: pa.Schema | None
 ) -> pa.Table:
     """Rows as a table; without `types` pyarrow guesses them."""
     import pyarrow as pa
     from pyarrow import csv as arrow_csv
 
-    text = b"".join(row if row[-1:] in (b"\n", b"\r") else row + b"\n" for row in rows)
     text = text.removeprefix(BOM)
     return arrow_csv.read_csv(
         pa.BufferReader(text),
@@ -229,7 +239,7 @@ def _types(
     guessed: dict[str, pa.DataType] = {}
     if rows and len(told) < len(set(names)):
         try:
-            table = parsed(rows, names, dialect, None)
+            table = parsed(ended(rows), names, dialect, None)
             if table.num_rows:
                 guessed = {field.name: field.type for field in table.schema}
         except (pa.ArrowException, UnicodeDecodeError):

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from itertools import chain
+from operator import itemgetter
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from playhead.errors import IntegerOverflow, UnequalElements
 from playhead.plan.block import Element, as_element
+from playhead.sources.alike import Kept
 from playhead.sources.text.undecodable import Undecodable
 
 Dtypes: TypeAlias = Any  # a nest: dicts of numpy dtypes, `str`, `bytes` or `object`
@@ -28,8 +30,8 @@ class Reader:
         """The element. Raises `Undecodable`."""
         raise NotImplementedError
 
-    def all(self, values: list[Any]) -> list[Element]:
-        """What `one` makes of each, sooner where they are alike. The values are used up.
+    def all(self, values: list[Any]) -> Kept:
+        """What `one` makes of each, by columns where they are alike.
 
         Raises `Undecodable` for any that is not to be read, which need not be the first.
         """
@@ -51,7 +53,7 @@ class _AsIs(Reader):
     def one(self, value: Any) -> Element:
         return value
 
-    def all(self, values: list[Any]) -> list[Element]:
+    def all(self, values: list[Any]) -> Kept:
         return values
 
 
@@ -71,18 +73,15 @@ class _Dicts(Reader):
                 made[key] = _by_rule(part, (self.path, key))
         return made
 
-    def all(self, values: list[Any]) -> list[Element]:
-        keys = list(values[0]) if values and type(values[0]) is dict else []
-        found = [list(value) for value in values if type(value) is dict]
-        if not keys or found.count(keys) != len(values):
+    def all(self, values: list[Any]) -> Kept:
+        keys = list(values[0]) if set(map(type, values)) == {dict} else []
+        if not keys or not all(map(keys.__eq__, map(list, values))):
             return super().all(values)
+        kept = {}
         for key in keys:
-            given = [value[key] for value in values]
-            made = (self.readers.get(key) or _ByRule((self.path, key))).all(given)
-            if made is not given:
-                for value, part in zip(values, made, strict=True):
-                    value[key] = part
-        return values
+            part = self.readers.get(key) or _ByRule((self.path, key))
+            kept[key] = part.all(list(map(itemgetter(key), values)))
+        return kept
 
 
 class _Words(Reader):
@@ -93,7 +92,7 @@ class _Words(Reader):
     def one(self, value: Any) -> Element:
         return _cast(value, self.kind, self.path)
 
-    def all(self, values: list[Any]) -> list[Element]:
+    def all(self, values: list[Any]) -> Kept:
         if self.kind is str and set(map(type, values)) == {str}:
             return values
         return super().all(values)
@@ -110,16 +109,25 @@ class _Numbers(Reader):
     def one(self, value: Any) -> Element:
         return _cast(value, self.dtype, self.path)
 
-    def all(self, values: list[Any]) -> list[Element]:
+    def all(self, values: list[Any]) -> Kept:
         kinds = set(map(type, values))
         try:
             if kinds <= self.plain:
-                return list(np.array(values, self.dtype))
-            if kinds == {list} and self.plain.issuperset(map(type, chain.from_iterable(values))):
-                return [np.array(value, self.dtype) for value in values]
+                return np.array(values, self.dtype)
+            if kinds == {list}:
+                inside = list(chain.from_iterable(values))
+                if self.plain.issuperset(map(type, inside)):
+                    return _arrays(values, inside, self.dtype)
         except (ValueError, TypeError, OverflowError):
             pass  # `_cast` says of which value it comes
         return super().all(values)
+
+
+def _arrays(values: list[list[Any]], inside: list[Any], dtype: Any) -> Kept:
+    """Lists of numbers as arrays; as one of all where they are equally long. `inside` is what they hold."""
+    if len(set(map(len, values))) == 1:
+        return np.array(inside, dtype).reshape(len(values), -1 if inside else 0)
+    return [np.array(value, dtype) for value in values]
 
 
 def _plain(dtype: np.dtype[Any]) -> frozenset[type]:
@@ -145,18 +153,18 @@ class _ByRule(Reader):
     def one(self, value: Any) -> Element:
         return _by_rule(value, self.path)
 
-    def all(self, values: list[Any]) -> list[Element]:
+    def all(self, values: list[Any]) -> Kept:
         kinds = set(map(type, values))
         if kinds == {str}:
             return values
         if kinds == {dict}:
             return _Dicts({}, self.path).all(values)
         if kinds == {list} and all(values):
-            dtype = _number(list(chain.from_iterable(values)))
-            if dtype is not None:
-                return [np.array(value, dtype) for value in values]
+            inside = list(chain.from_iterable(values))
+            dtype = _number(inside)
+            return super().all(values) if dtype is None else _arrays(values, inside, dtype)
         dtype = _number(values)
-        return super().all(values) if dtype is None else list(np.array(values, dtype))
+        return super().all(values) if dtype is None else np.array(values, dtype)
 
 
 def _by_rule(value: Any, path: Path) -> Element:

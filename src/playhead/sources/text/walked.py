@@ -3,32 +3,25 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import io
 import time
 from collections.abc import Generator, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, BinaryIO, ClassVar, TypeAlias
 
 import numpy as np
 
-from playhead.errors import (
-    CorruptRecord,
-    PipelineError,
-    PlayheadError,
-    SlowResume,
-    warn,
-)
-from playhead.plan.block import Block, Nest, Rows
+from playhead.errors import CorruptRecord, PlayheadError
+from playhead.plan.block import Nest, Rows
 from playhead.plan.compute import Chunk, Compute
-from playhead.plan.losses import Enduring, Lost, Part
-from playhead.plan.node import UNKNOWN, Node
-from playhead.plan.places import Cursor, Index, Places, Record, has_counts
+from playhead.plan.losses import Lost, Part
+from playhead.plan.places import Cursor, Places, Record
 from playhead.sources.files.keeping import changed
 from playhead.sources.files.maps import Seen
 from playhead.sources.files.opening import Opening
-from playhead.sources.files.unpacking import Broken, Packed, Packing, Unpacked, packed, unpacked
+from playhead.sources.files.unpacking import Broken, Packing, Unpacked, packed
+from playhead.sources.files.walked import WalkedFiles
 from playhead.sources.text.decoding import AsJson, AsText, Line, Undecodable
 
 # file, line, byte in the decompressed file, lines delivered in this pass
@@ -36,7 +29,7 @@ State: TypeAlias = tuple[int, int, int, int]
 
 
 @dataclass(frozen=True, eq=False)
-class WalkedLines(Enduring):
+class WalkedLines(WalkedFiles):
     """The lines of several files of which some are compressed: a stream.
 
     The cursor is a file, a line in it, the byte where that begins once it is decompressed, and how
@@ -45,36 +38,17 @@ class WalkedLines(Enduring):
 
     op: ClassVar[str] = "lines"
     counters: ClassVar[tuple[str, ...]] = ("file", "line", "byte", "index")
+    elements: ClassVar[str] = "compressed lines"
 
-    files: tuple[Packed, ...]
-    opening: Opening
     decoder: AsText | AsJson
     skip_blank: bool
-    parents: tuple[Node, ...] = field(default=(), kw_only=True)
-
-    @property
-    def cardinality(self) -> int:
-        return 0 if not any(packed.seen.size for packed in self.files) else UNKNOWN
-
-    def gather(self, index: Index) -> Block:
-        raise PipelineError("compressed lines cannot be jumped to")
 
     def static_spec(self) -> Nest | None:
         return self.decoder.spec()
 
     def describe(self) -> dict[str, Any]:
-        """A digest of the files' sizes and of their first and last bytes."""
-        samples = b"".join(packed.sample for packed in self.files)
-        content = hashlib.blake2b(samples, digest_size=16).hexdigest()
-        said = {"op": self.op, "content": content, "kind": "sampled", **self.decoder.said()}
+        said = {**super().describe(), **self.decoder.said()}
         return {**said, "skip_blank": True} if self.skip_blank else said
-
-    def start_stream(self, epoch: int) -> Cursor:
-        return _cursor(epoch, [(0, 0, 0, 0)], 0)
-
-    def fits(self, cursor: Cursor, epoch: int) -> bool:
-        counted = has_counts(cursor, self.counters) and cursor.get("epoch") == epoch
-        return counted and cursor["file"] <= len(self.files)
 
     def endure(self, cursor: Cursor, compute: Compute) -> Generator[Part, None, None]:
         """The lines; the rest of a file that is damaged is lost as one."""
@@ -96,7 +70,7 @@ class WalkedLines(Enduring):
                             begun.append(begin)
                             states.append(state)
                         except Undecodable as wrong:
-                            error = wrong.at(Line(self._path(begin), begin[1], begin[2]))
+                            error = wrong.at(Line(self.path(begin[0]), begin[1], begin[2]))
                     seconds = time.perf_counter() - began
                     if error is None and len(rows) < pace.size and seconds <= pace.seconds:
                         continue
@@ -128,11 +102,8 @@ class WalkedLines(Enduring):
         return [self._record(epoch, begun[j + 1])]
 
     def _record(self, epoch: int, begin: State) -> Record:
-        _, line, _, index = begin
-        return Record(self.info.name or self.op, epoch, index, self._path(begin), line)
-
-    def _path(self, state: State) -> str:
-        return self.files[state[0]].seen.path
+        file, line, _, index = begin
+        return self.place(epoch, file, line, index)
 
     def _raw(
         self, cursor: Cursor
@@ -143,7 +114,6 @@ class WalkedLines(Enduring):
         """
         line, byte, index = cursor["line"], cursor["byte"], cursor["index"]
         for number in range(cursor["file"], len(self.files)):
-            path = self.files[number].seen.path
             try:
                 with self._opened(number, byte) as file:
                     for raw in file:
@@ -154,8 +124,8 @@ class WalkedLines(Enduring):
                         index += 1
                         yield begin, (number, line, byte, index), raw
             except Broken as error:
-                packed = self.files[number]
-                self.opening.unchanged(packed.seen, packed.sample)  # or that is why
+                self.require_unchanged(number)
+                path = self.path(number)
                 damage = CorruptRecord(
                     f"{path}, line {line + 1} at byte {byte} once decompressed: {error}",
                     help="the file is damaged or was cut short: compare it with its original, and "
@@ -174,27 +144,19 @@ class WalkedLines(Enduring):
     @contextlib.contextmanager
     def _opened(self, number: int, byte: int) -> Iterator[BinaryIO]:
         """A file, decompressed, from a byte on at which a line begins."""
-        packed = self.files[number]
-        seen = self.opening.unchanged(packed.seen, packed.sample)
         before = max(0, byte - 1)
-        if byte and packed.packing is not None:
-            warn(
-                f"resuming in {seen.path} decompresses {byte} bytes again; files that are not "
-                "compressed are resumed at once",
-                SlowResume,
-            )
-        start = before if packed.packing is None else 0
-        blocks = unpacked(self.opening.blocks(seen, start), packed.packing)
+        start = before if self.files[number].packing is None else 0
+        blocks = self.blocks(number, f"{byte} bytes" if byte else None, start)
         with io.BufferedReader(Unpacked(blocks), 1 << 20) as file:
             left = before - start
             while left:
                 left -= (skipped := len(file.read(min(left, 1 << 20))))
                 if not skipped:
-                    raise changed(seen.path, "since the position was saved")
+                    raise changed(self.path(number), "since the position was saved")
             if byte:
                 end = file.read(1)
                 if not end or (end != b"\n" and file.peek(1)):
-                    raise changed(seen.path, "since the position was saved")
+                    raise changed(self.path(number), "since the position was saved")
             yield file
 
 
