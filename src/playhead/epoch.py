@@ -29,8 +29,11 @@ class Epoch:
         self.number = number
 
     def __iter__(self) -> IteratorABC[Element]:
-        with self.iterator() as elements:
-            yield from elements
+        elements = self.iterator()
+        try:
+            yield from (element for element in elements)  # else closing this would close them
+        finally:
+            elements.release()
 
     def iterator(self) -> Iterator:
         """An iterator over this pass; its steps count from the beginning of epoch 0 where seekable."""

@@ -10,7 +10,7 @@ from typing import TypeAlias
 from playhead.execution.ahead import Ahead
 from playhead.execution.autotune import Tuner
 from playhead.execution.ordered import BUDGET, Alone, Ordered
-from playhead.execution.pool import Pool, cores
+from playhead.execution.pool import Lasting, Pool, cores
 from playhead.execution.threads import ThreadPool
 from playhead.plan.compute import Chunk, Compute, nbytes
 from playhead.plan.node import Node, Serial, as_chunk
@@ -50,6 +50,16 @@ class Feed:
         if compute is not None:
             compute.pool.close(wait)
 
+    def let_go(self, wait: bool = True) -> None:
+        """`close`, but processes wait for the next iterator over the same pipeline."""
+        compute = self.compute
+        if self.ahead is None or compute is None or not isinstance(compute.pool, Lasting):
+            self.close(wait)
+            return
+        compute.closed = True
+        compute.pool.hand_on()
+        self.ahead.close(wait and not self.ahead.hangs)
+
     def abandon(self) -> None:
         """Forget the threads and processes, which a forked child does not have."""
         if self.ahead is not None:
@@ -82,6 +92,8 @@ def open_feed(
     compute = None if pool is None else _ordered(pool, prefetch, node, records)
     worker = compute or Alone(records)
     walk = _walk(node, epoch, index, cursor, epochs, worker)
+    if compute is not None and isinstance(pool, Lasting):
+        walk = _handing_on(walk, compute, pool)
     if node.seekable and prefetch.on == "threads" and not eager:
         return Feed(walk, walk=walk, compute=compute)
     limits = (4 * cores() if size == AUTOTUNE else size, BUDGET)
@@ -140,6 +152,21 @@ def _prepared(
     """The walk, after caches in files were written with all workers."""
     prepare(node, compute)
     yield from walk
+
+
+def _handing_on(
+    walk: Generator[Event, None, None], compute: Ordered, pool: Lasting
+) -> Generator[Event, None, None]:
+    """The walk. At its end the workers are there for the next iterator, but not after an error."""
+    try:
+        yield from walk
+    except Exception as error:
+        if compute.closed:  # nobody wants it, as this error may say
+            error.__traceback__ = None  # whose frames hold the pipeline
+            return
+        pool.close(wait=False)
+        raise
+    pool.hand_on()
 
 
 def _sizes(event: Event) -> tuple[int, int]:

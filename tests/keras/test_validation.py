@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,32 @@ class Seen(keras.callbacks.Callback):
 
     def on_test_batch_end(self, batch: int, logs: Any = None) -> None:
         self.tested[-1] += 1
+
+
+def test_validation_on_processes_has_the_same_workers_after_each_epoch_of_either_fit(
+    tmp_path: Path,
+) -> None:
+    pytest.importorskip("loky")
+    zero = np.float32([0])
+    train = ph.Dataset.range(6).map(lambda x: (zero, zero)).batch(3)
+    made_by = ph.Dataset.range(12).map(lambda x: (zero, np.float32([os.getpid() % 65536]))).batch(3)
+    validation = made_by.prefetch(on="processes", workers=1)
+    net = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+    whom = keras.metrics.MeanMetricWrapper(lambda y_true, y_pred: y_true, name="pid")
+    net.compile("sgd", "mse", metrics=[whom])
+    ours = fit(
+        net, train, checkpoint=tmp_path, epochs=3, verbose=0, validation_data=validation
+    ).history["val_pid"]
+    for steps in (None, 2):
+        theirs = net.fit(
+            train.to_keras(),
+            epochs=2,
+            verbose=0,
+            validation_data=validation.to_keras(),
+            validation_steps=steps,
+        ).history["val_pid"]
+        assert theirs == [ours[0]] * 2
+    assert ours == [ours[0]] * 3 and 0 < ours[0] != os.getpid() % 65536
 
 
 def still() -> Any:

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable
 from concurrent.futures import Future
 from itertools import islice
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -52,6 +52,18 @@ class Pool(Protocol):
 
     def abandon(self) -> None:
         """Forget what a forked child does not have: threads, processes, connections."""
+        ...
+
+
+@runtime_checkable
+class Lasting(Pool, Protocol):
+    """A pool whose workers may serve the next iterator, too."""
+
+    def hand_on(self) -> None:
+        """No new work; what nobody began is cancelled, and nobody waits for what runs. Closed, it stays so.
+
+        Its workers wait for the next pool of the same pipeline; until there is one, `close` ends them.
+        """
         ...
 
 

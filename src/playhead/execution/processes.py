@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import math
 import multiprocessing
 import os
@@ -25,8 +26,9 @@ from playhead.plan.node import Node
 from playhead.plan.prefetch import AUTOTUNE
 
 try:
+    from playhead.execution import kept
     from playhead.execution.remote import Plan, refuse
-    from playhead.execution.staff import NO_ROOM, Task
+    from playhead.execution.staff import NO_ROOM, Client, Task
     from playhead.execution.supervisor import Supervisor
 except ImportError as error:
     if error.name not in ("loky", "cloudpickle"):
@@ -39,13 +41,59 @@ except ImportError as error:
 MEMORY = 1 << 30  # bytes for results, at most, that the consumer has not let go of
 
 
+class Crew:
+    """`most` processes that know a pipeline, and the memory they share; they leave when this is garbage."""
+
+    def __init__(self, plan: Plan, most: int, memory: int) -> None:
+        self.most = most
+        try:
+            self.knows = kept.users_own(plan)
+            head, buffers = plan.dumps()
+            parts = [buffer.raw() for buffer in buffers]
+        except Exception as error:
+            refuse(error, plan)
+        _check_room(len(head) + sum(part.nbytes for part in parts))
+        shelf = Shelf(head, parts)
+        try:
+            self.arena = Arena(affordable(memory))
+        except BaseException:
+            shelf.close()
+            raise
+        self.supervisor = Supervisor(shelf, self.arena, most)
+        self.end = weakref.finalize(self, self.supervisor.stop)
+        self.end.atexit = False
+        self.supervisor.thread.start()
+        _open.add(self.supervisor)
+
+    @classmethod
+    def waiting(cls, plan: Plan, most: int) -> Crew | None:
+        """Those of the last iterator, if they wait and nothing they were told has changed since."""
+        crew = kept.take(plan.root)
+        if crew is None:
+            return None
+        if crew.supervisor.process != os.getpid():
+            crew.abandon()
+            return None
+        with contextlib.suppress(Exception):  # what cannot be sent any more is refused elsewhere
+            fits = crew.most == most and crew.knows == kept.users_own(plan)
+            if fits and crew.supervisor.wake():
+                return crew
+        crew.end()
+        return None
+
+    def abandon(self) -> None:
+        self.end.detach()
+        _open.discard(self.supervisor)
+        self.supervisor.abandon()
+
+
 class ProcessPool:
     """`workers` processes that know the pipeline `root`; AUTOTUNE (-1) makes one for each core.
 
-    Workers start at the first task, from nothing: they share no state with this process. Results lie in
-    memory that all share, `memory` bytes at most; what has no room there is sent and copied. A worker that
-    dies is replaced and what it did is done again; an outcome with `WorkerLost` is what becomes of a task
-    that eight of them died over.
+    Workers start at the first task, from nothing: they share no state with this process. Those that another
+    pool of the same pipeline handed on are there already. Results lie in memory that all share, `memory`
+    bytes at most; what has no room there is sent and copied. A worker that dies is replaced and what it did
+    is done again; an outcome with `WorkerLost` is what becomes of a task that eight of them died over.
 
     The pipeline's arrays are copied into shared memory once, however many workers there are; those mapped
     from files are mapped again. Libraries that keep threads of their own (OpenMP, BLAS, TensorFlow) get as
@@ -65,23 +113,12 @@ class ProcessPool:
                 help='prefetch(on="threads") here, or read in the main process',
             )
         self._plan = Plan(root)
-        try:
-            head, buffers = self._plan.dumps()
-            parts = [buffer.raw() for buffer in buffers]
-        except Exception as error:
-            refuse(error, self._plan)
-        _check_room(len(head) + sum(part.nbytes for part in parts))
-        shelf = Shelf(head, parts)
-        try:
-            self._arena = Arena(affordable(memory))
-        except BaseException:
-            shelf.close()
-            raise
-        self._supervisor = Supervisor(self._plan, shelf, self._arena, self.workers)
-        self._finalizer = weakref.finalize(self, self._supervisor.stop)
-        self._finalizer.atexit = False
-        self._supervisor.thread.start()
-        _open.add(self._supervisor)
+        self._crew = Crew.waiting(self._plan, self.most) or Crew(self._plan, self.most, memory)
+        self._arena, self._supervisor = self._crew.arena, self._crew.supervisor
+        self._supervisor.resize(self.workers)
+        self._client = Client(self._plan)
+        self._ours = threading.Lock()  # who gets it hands the workers on, or ends them: once
+        self._closed = self._ended = False
 
     def submit(self, job: Job[Any, Result], sent: Any) -> Future[Outcome[Result]]:
         future: Future[Outcome[Result]] = Future()
@@ -107,7 +144,7 @@ class ProcessPool:
         at = arena.reserve(packing.size) if packing.size else None
         parcel = packing.packed(at, lambda to, data: _copy(data, arena.view(to, data.nbytes)))
         inputs = NO_ROOM if at is None else (at, packing.size)
-        return Task(future, job, sent, pickle.dumps(parcel), inputs)
+        return Task(self._client, future, job, sent, pickle.dumps(parcel), inputs)
 
     def in_doubt(self, job: Job[Any, Any]) -> bool:
         return self._plan.in_doubt(job)
@@ -126,18 +163,29 @@ class ProcessPool:
         self.workers = max(1, min(workers, self.most))
         self._supervisor.resize(self.workers)
 
+    def hand_on(self) -> None:
+        if self._ours.acquire(blocking=False):
+            self._supervisor.rest(self._client)
+            kept.keep(self._plan.root, self._crew)
+            if self._closed:  # meanwhile
+                self.close(wait=False)
+
     def close(self, wait: bool = True) -> None:
-        """What runs may end within a second, then its process is ended; `wait` until all are gone."""
-        self._finalizer()
-        thread = self._supervisor.thread
+        """What runs may end within a second, then its process is ended; `wait` until all are gone.
+
+        Workers that were handed on and still wait are ended, too; another pool's are not.
+        """
+        self._closed = True
+        root, crew, thread = self._plan.root, self._crew, self._supervisor.thread
+        if self._ours.acquire(blocking=False) or kept.withdraw(root, crew):
+            self._ended = True
+            crew.end()
         ours = os.getpid() == self._supervisor.process
-        if wait and ours and thread is not threading.current_thread():
+        if wait and self._ended and ours and thread is not threading.current_thread():
             thread.join()
 
     def abandon(self) -> None:
-        self._finalizer.detach()
-        _open.discard(self._supervisor)
-        self._supervisor.abandon()
+        self._crew.abandon()
 
 
 def _check_room(nbytes: int) -> None:

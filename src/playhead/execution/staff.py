@@ -18,6 +18,7 @@ from loky.backend import resource_tracker as loky_tracker
 from playhead.execution import worker as there
 from playhead.execution.memory import Memory, Shelf
 from playhead.execution.pool import cores
+from playhead.execution.remote import Plan
 from playhead.plan.compute import Job, Outcome
 
 # Libraries that keep a pool of threads for each process; together the workers' fill the cores once.
@@ -40,6 +41,14 @@ NO_ROOM: Room = (there.NOWHERE, 0)
 
 
 @dataclass(eq=False, slots=True)
+class Client:
+    """Who gives tasks: the plan that they are about, and since when (`time.monotonic`) nobody wants any."""
+
+    plan: Plan
+    left: float | None = None
+
+
+@dataclass(eq=False, slots=True)
 class Task:
     """A job that was submitted. `job` and `sent` are kept: arrays in them are written to until it is done.
 
@@ -47,6 +56,7 @@ class Task:
     that died over it.
     """
 
+    client: Client
     future: Future[Outcome[Any]]
     job: Job[Any, Any]
     sent: Any

@@ -21,8 +21,8 @@ from playhead.execution.arena import Arena
 from playhead.execution.memory import Shelf
 from playhead.execution.parcels import SMALL, Parcel, adopted, unpacked
 from playhead.execution.pool import made_from
-from playhead.execution.remote import Plan, arrived
-from playhead.execution.staff import NO_ROOM, Room, Task, Worker, said
+from playhead.execution.remote import arrived
+from playhead.execution.staff import NO_ROOM, Client, Room, Task, Worker, said
 from playhead.plan.compute import Outcome
 
 DEATHS = 8  # of workers over one task, until it is given up
@@ -32,14 +32,17 @@ FROM_OUTSIDE = (-getattr(signal, "SIGKILL", 9), -signal.SIGTERM)
 GRACE = 1.0  # seconds that what runs may go on when the pool is closed
 BRIEF = 0.05  # seconds; tasks that take less wait for each other at a worker: it never waits for us
 FITS_A_PIPE = 1 << 15 if sys.platform == "linux" else 1 << 12
+IDLE = 60.0  # seconds without anybody to work for: who comes after more has little to gain by its workers
 LOOK = 1.0  # seconds between looks for dead workers whose pipe another process keeps open
 
 
 class Supervisor:
-    """Works until `closed`. It never holds the pool, so that the pool can be garbage."""
+    """Works until `closed`, for one client after another. It never holds who closes it when garbage.
 
-    def __init__(self, plan: Plan, shelf: Shelf, arena: Arena, limit: int) -> None:
-        self.plan = plan
+    At rest, between two clients, it holds no node of the pipeline either.
+    """
+
+    def __init__(self, shelf: Shelf, arena: Arena, limit: int) -> None:
         self.arena = arena
         self.limit = limit
         self.grace = GRACE
@@ -53,7 +56,9 @@ class Supervisor:
         self._lock = threading.Lock()
         self._bell, self._rope = Pipe(duplex=False)
         self._rung = False
-        self._needed = False  # before the first task, none is started
+        self._needed = False  # before a client's first task, none is started
+        self._resting: float | None = None  # since when
+        self._leaving = False  # whether there may be tasks of a client that left
         self._names = itertools.count()
         self._false_starts = 0
         self._killed_since: float | None = None
@@ -65,7 +70,7 @@ class Supervisor:
 
     def add(self, task: Task) -> None:
         with self._lock:
-            refused = self.closed or self.failure is not None
+            refused = self.closed or self.failure is not None or task.client.left is not None
             if not refused:
                 self._needed = True
                 self.waiting.append(task)
@@ -73,6 +78,7 @@ class Supervisor:
         if self.failure is not None and refused:
             task.future.set_exception(self.failure)
         elif refused:
+            self._put_away(task)
             task.future.cancel()
 
     def stop(self, grace: float | None = None) -> None:
@@ -82,6 +88,27 @@ class Supervisor:
         if grace is not None:
             self.grace = grace
         self.closed = True
+        self._ring_unless_locked()
+
+    def rest(self, client: Client) -> None:
+        """Nobody wants the client's tasks any more. Waits for no lock, as `stop`.
+
+        What nobody began is cancelled, what runs has the grace. Unless somebody else comes within `IDLE`
+        seconds, it is the end.
+        """
+        client.left = self._resting = time.monotonic()
+        self._needed = False
+        self._leaving = True
+        self._ring_unless_locked()
+
+    def wake(self) -> bool:
+        """Whether there is somebody to work for a new client."""
+        with self._lock:
+            self._resting = self._killed_since = None
+            self._false_starts = 0
+            return not self.closed and self.failure is None
+
+    def _ring_unless_locked(self) -> None:
         if self._lock.acquire(blocking=False):
             try:
                 self._ring()
@@ -114,6 +141,7 @@ class Supervisor:
     def _run(self) -> None:
         try:
             while not self.closed and self.failure is None:
+                self._see_off()
                 self._staff()
                 self._hand_out()
                 self._listen(LOOK)
@@ -122,6 +150,28 @@ class Supervisor:
             self.failure = self.failure or error
         finally:
             self._clean_up()
+
+    def _see_off(self) -> None:
+        """Free who waits for tasks of a client that left, and its workers; rest no longer than is worth it."""
+        now = time.monotonic()
+        with self._lock:
+            if self._resting is not None and now - self._resting > IDLE:
+                self.closed = True
+            if not self._leaving:
+                return
+            self._leaving = False
+            gone = [task for task in self.waiting if task.client.left is not None]
+            self.waiting = deque(task for task in self.waiting if task.client.left is None)
+        for task in gone:
+            self._put_away(task)
+            _unwanted(task)
+        for worker in self.workers:
+            gone = [task for task in worker.tasks if task.client.left is not None]
+            for task in gone:
+                _unwanted(task)  # but its worker may still write to what it was sent
+                self._leaving = True
+            if gone and gone[0] is worker.tasks[0] and now - (gone[0].client.left or now) > GRACE:
+                worker.kill()
 
     def _staff(self) -> None:
         """As many workers as there should be."""
@@ -205,7 +255,12 @@ class Supervisor:
 
     def _done(self, task: Task, parcel: Parcel, room: Room) -> None:
         self._put_away(task)
-        load = self.plan.read_task
+        if task.client.left is not None:
+            self._give_back(room)
+            _unwanted(task)
+            return
+        plan = task.client.plan
+        load = plan.read_task
         outcome: Outcome[Any]
         try:
             if parcel.at is not None and self.arena.given <= self.arena.size // 2:
@@ -215,7 +270,7 @@ class Supervisor:
                 outcome = unpacked(parcel, load, self.arena.view)
             before = outcome.seconds if self._typical is None else self._typical
             self._typical = 0.9 * before + 0.1 * outcome.seconds
-            self.plan.receive(outcome)
+            plan.receive(outcome)
         except Exception as error:
             outcome = Outcome(error=error)
         finally:
@@ -232,7 +287,7 @@ class Supervisor:
             if not self.closed:
                 self._started_in_vain(code, f"it {said(code)}")
             return
-        if worker.tasks:
+        if worker.tasks and worker.tasks[0].client.left is None:
             worker.tasks[0].deaths += 1
             if worker.tasks[0].deaths >= DEATHS:
                 self._give_up(worker.tasks.popleft(), code)
@@ -301,7 +356,7 @@ class Supervisor:
         self.workers.clear()
         self.waiting.clear()
         for task in left:
-            if self.failure is None and task.future.cancel():
+            if task.future.done() or (self.failure is None and task.future.cancel()):
                 continue
             if task.begun or task.future.set_running_or_notify_cancel():
                 if self.failure is not None:
@@ -313,3 +368,9 @@ class Supervisor:
             self._rope.close()
         self._shelf.close()
         self.arena.close()
+
+
+def _unwanted(task: Task) -> None:
+    """Let go who waits for it, if it is the walk of an iterator that nobody has any more."""
+    if not task.future.done() and not task.future.cancel():
+        task.future.set_result(Outcome(error=errors.WorkerLost("the iterator was left")))

@@ -101,12 +101,13 @@ class FirstPass(Batches):
         return self._first_pass
 
     def _first_pass(self) -> IteratorABC[Any]:
-        with self.dataset.epoch(0).iterator() as iterator:
-            self._open.append(iterator)
-            try:
-                yield from self._checked(iterator)
-            finally:
-                self._open.remove(iterator)
+        iterator = self.dataset.epoch(0).iterator()
+        self._open.append(iterator)
+        try:
+            yield from self._checked(iterator)
+        finally:
+            self._open.remove(iterator)
+            iterator.release()
 
     def close(self) -> None:
         """Nothing more is read, also by a pass that was broken off and that somebody still holds."""
