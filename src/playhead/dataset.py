@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from playhead.arguments import distribution_of, limit, positive, seed_of, shapes_of, weights_of
 from playhead.epoch import Epoch
 from playhead.errors import IgnoredError, MissingSource, PipelineError
 from playhead.iterator import Iterator
-from playhead.plan import randomness
 from playhead.plan.batches import Batch, Padding
 from playhead.plan.block import Element, Nest, leaves, map_nest
 from playhead.plan.branches import Concatenate, Zip
@@ -30,18 +30,24 @@ from playhead.plan.elements import Enumerate, Filter, Map, RandomMap, TakeWhile
 from playhead.plan.failing import IgnoreErrors, losses
 from playhead.plan.functions import UserFunction
 from playhead.plan.groups import Buckets, Gathered, GroupByWindow
+from playhead.plan.interleave import Interleave
 from playhead.plan.lengths import PackByLengths, lengths_of
-from playhead.plan.mixing import ChooseFromDatasets, SampleFromDatasets
-from playhead.plan.nested import FlatMap, Interleave
+from playhead.plan.mixing import SampleFromDatasets
+from playhead.plan.nested import FlatMap
 from playhead.plan.node import INFINITE, Node
 from playhead.plan.order import Repeat, Shard, Shuffle, Skip, Take
 from playhead.plan.pack import Pack
+from playhead.plan.picking import ChooseFromDatasets
 from playhead.plan.places import Record
 from playhead.plan.prefetch import AUTOTUNE, Prefetch, Where
 from playhead.plan.rows import MapBatches, Unbatch
 from playhead.plan.windows import ShuffleStream, Window
 from playhead.printing import printed
-from playhead.readers import Readers, info_here
+from playhead.readers.reader import info_here
+from playhead.readers.records import Records
+from playhead.readers.streams import Streams
+from playhead.readers.tables import Tables
+from playhead.readers.text import Text
 from playhead.sources.arrays import Files, Range, Tensors, TensorSlices, number_range, tensor_slices
 from playhead.sources.arrays import tensors as one_element
 from playhead.sources.generator import generated, signature_of
@@ -57,7 +63,6 @@ if TYPE_CHECKING:
 
 Form = Literal["auto", "python", "tf"]
 range_ = range
-_HOME = os.path.dirname(os.path.abspath(__file__)) + os.sep
 
 # What tf.data has and playhead has not, and what to do instead
 _INSTEAD = {
@@ -70,7 +75,7 @@ _INSTEAD = {
 }
 
 
-class Dataset(Readers):
+class Dataset(Records, Text, Tables, Streams):
     """A pipeline of elements: a value that never changes, made by its constructors and methods.
 
     Methods and arguments are tf.data's where the meaning is tf.data's.
@@ -180,7 +185,7 @@ class Dataset(Readers):
 
         They are the same in each epoch unless `rerandomize_each_iteration`.
         """
-        own, drawn = _seed(seed)
+        own, drawn = seed_of(seed)
         return Dataset(Random(own, drawn, bool(rerandomize_each_iteration), info=info_here(name)))
 
     @staticmethod
@@ -223,8 +228,8 @@ class Dataset(Readers):
         parents = tuple(_node(ds, "sample_from_datasets") for ds in datasets)
         if not parents:
             raise PipelineError("sample_from_datasets needs at least one dataset")
-        shares = _weights(weights, len(parents))
-        own, drawn = _seed(seed)
+        shares = weights_of(weights, len(parents))
+        own, drawn = seed_of(seed)
         stop, again = bool(stop_on_empty_dataset), bool(rerandomize_each_iteration)
         info = info_here(name)
         return Dataset(SampleFromDatasets(parents, shares, own, drawn, stop, again, info=info))
@@ -285,8 +290,8 @@ class Dataset(Readers):
         neighbours are permuted over the epoch and mixed in windows of `buffer_size`, for near-sequential
         reads. It does not reproduce tf.data's sliding buffer; it is at least as random.
         """
-        size = None if buffer_size is None else _positive("shuffle", "buffer_size", buffer_size)
-        own, drawn = _seed(seed)
+        size = None if buffer_size is None else positive("shuffle", "buffer_size", buffer_size)
+        own, drawn = seed_of(seed)
         reshuffle = True if reshuffle_each_iteration is None else bool(reshuffle_each_iteration)
         if size is not None and not self.node.seekable:
             return self._add(ShuffleStream, size, own, drawn, reshuffle, name=name)
@@ -294,23 +299,23 @@ class Dataset(Readers):
 
     def repeat(self, count: int | None = None, name: str | None = None) -> Dataset:
         """`count` passes one after the other, each shuffled and augmented anew; endless for None or -1."""
-        passes = None if count is None else _count("repeat", count)
+        passes = None if count is None else limit("repeat", count)
         return self._add(Repeat, passes, name=name)
 
     def take(self, count: int, name: str | None = None) -> Dataset:
         """At most the first `count` elements; all for -1."""
-        return self._add(Take, 0, _count("take", count), name=name)
+        return self._add(Take, 0, limit("take", count), name=name)
 
     def skip(self, count: int, name: str | None = None) -> Dataset:
         """All but the first `count` elements; no element for -1."""
-        skipped = _count("skip", count)
+        skipped = limit("skip", count)
         if skipped is None:
             return self._add(Take, 0, 0, name=name)
         return self._add(Skip, skipped, None, name=name)
 
     def shard(self, num_shards: int, index: int, name: str | None = None) -> Dataset:
         """Every `num_shards`-th element, from `index` on."""
-        shards, mine = _positive("shard", "num_shards", num_shards), operator.index(index)
+        shards, mine = positive("shard", "num_shards", num_shards), operator.index(index)
         if not 0 <= mine < shards:
             raise PipelineError(f"shard index {mine} is not in 0 ... {shards - 1}")
         return self._add(Shard, mine, None, shards, name=name)
@@ -336,8 +341,8 @@ class Dataset(Readers):
         weights: float[len(self)], not negative. Others are drawn in each epoch. Seekable.
         """
         require_seekable(self.node, "resample")
-        count = len(self) if num is None else _positive("resample", "num", num)
-        own, drawn = _seed(seed)
+        count = len(self) if num is None else positive("resample", "num", num)
+        own, drawn = seed_of(seed)
         values = np.array(weights, np.float64)
         return self._add(Resample, values, own, drawn, count, name=name)
 
@@ -399,7 +404,7 @@ class Dataset(Readers):
                     "map(seed=...) needs rng=True, which hands the numbers to the function"
                 )
             return Dataset(Map((self.node,), function, info=info))
-        own, drawn = _seed(seed)
+        own, drawn = seed_of(seed)
         return Dataset(RandomMap((self.node,), function, own, drawn, info=info))
 
     def filter(
@@ -448,8 +453,8 @@ class Dataset(Readers):
         info = info_here(name)
         function = UserFunction(map_func, form="python", op="interleave", where=info.where)
         cycle = 16 if cycle_length in (None, AUTOTUNE) else cycle_length
-        width = _positive("interleave", "cycle_length", cycle)
-        block = _positive("interleave", "block_length", 1 if block_length is None else block_length)
+        width = positive("interleave", "cycle_length", cycle)
+        block = positive("interleave", "block_length", 1 if block_length is None else block_length)
         return Dataset(Interleave((self.node,), function, width, block, info=info))
 
     def scan(
@@ -503,13 +508,13 @@ class Dataset(Readers):
         """
         info = info_here(name)
         function = UserFunction(class_func, form="auto", op="rejection_resample", where=info.where)
-        target = _distribution("target_dist", target_dist)
-        initial = None if initial_dist is None else _distribution("initial_dist", initial_dist)
+        target = distribution_of("target_dist", target_dist)
+        initial = None if initial_dist is None else distribution_of("initial_dist", initial_dist)
         if initial is not None and len(initial) != len(target):
             raise PipelineError(
                 "rejection_resample: target_dist and initial_dist are of one length"
             )
-        own, drawn = _seed(seed)
+        own, drawn = seed_of(seed)
         made = RejectionResample((self.node,), function, target, initial, own, drawn, info=info)
         return Dataset(made)
 
@@ -532,7 +537,7 @@ class Dataset(Readers):
         An epoch's last batch may be short unless `drop_remainder`. Raises `UnequalElements`, when read,
         where shapes or dtypes differ.
         """
-        size = _positive("batch", "batch_size", batch_size)
+        size = positive("batch", "batch_size", batch_size)
         return self._add(Batch, size, bool(drop_remainder), name=name)
 
     def padded_batch(
@@ -549,8 +554,8 @@ class Dataset(Readers):
         to the batch's longest; None for all axes. padding_values: a nest, or one value for all; zero or
         empty where not given.
         """
-        size = _positive("padded_batch", "batch_size", batch_size)
-        padding = Padding(_shapes(padded_shapes), padding_values)
+        size = positive("padded_batch", "batch_size", batch_size)
+        padding = Padding(shapes_of(padded_shapes), padding_values)
         return self._add(Batch, size, bool(drop_remainder), padding, name=name)
 
     def unbatch(self, name: str | None = None) -> Dataset:
@@ -567,7 +572,7 @@ class Dataset(Readers):
         given = [batch_size] if np.ndim(batch_size) == 0 else list(batch_size)  # type: ignore[arg-type]
         several = len(given) > 1 and any(given)  # then some may be 0
         sizes = tuple(
-            0 if several and size == 0 else _positive("rebatch", "batch_size", size)  # type: ignore[arg-type]
+            0 if several and size == 0 else positive("rebatch", "batch_size", size)  # type: ignore[arg-type]
             for size in given
         )
         if not sizes:
@@ -605,9 +610,9 @@ class Dataset(Readers):
 
         For elements that are nests, a nest of datasets. `flat_map(lambda w: w.batch(size))` makes batches.
         """
-        width = _positive("window", "size", size)
-        step = width if shift is None else _positive("window", "shift", shift)
-        apart, drop = _positive("window", "stride", stride), bool(drop_remainder)
+        width = positive("window", "size", size)
+        step = width if shift is None else positive("window", "shift", shift)
+        apart, drop = positive("window", "stride", stride), bool(drop_remainder)
         return self._add(Window, width, step, apart, drop, _datasets, name=name)
 
     def group_by_window(
@@ -630,7 +635,7 @@ class Dataset(Readers):
         op = "group_by_window"
         key = UserFunction(key_func, form="auto", op=op, where=info.where)
         reduce = UserFunction(reduce_func, form="python", op=op, where=info.where)
-        size = None if window_size is None else _positive(op, "window_size", window_size)
+        size = None if window_size is None else positive(op, "window_size", window_size)
         sizes = None
         if window_size_func is not None:
             sizes = UserFunction(window_size_func, form="python", op=op, where=info.where)
@@ -657,7 +662,7 @@ class Dataset(Readers):
         """
         op = "bucket_by_sequence_length"
         boundaries = tuple(int(b) for b in bucket_boundaries)
-        sizes = tuple(_positive(op, "bucket_batch_sizes", size) for size in bucket_batch_sizes)
+        sizes = tuple(positive(op, "bucket_batch_sizes", size) for size in bucket_batch_sizes)
         if not boundaries or list(boundaries) != sorted(set(boundaries)):
             raise PipelineError(f"{op}: bucket_boundaries ascend, and there is at least one")
         if len(sizes) != len(boundaries) + 1:
@@ -667,7 +672,7 @@ class Dataset(Readers):
             )
         info = info_here(name)
         length = UserFunction(element_length_func, form="auto", op=op, where=info.where)
-        padding = None if no_padding else Padding(_shapes(padded_shapes), padding_values)
+        padding = None if no_padding else Padding(shapes_of(padded_shapes), padding_values)
         to_boundary = bool(pad_to_bucket_boundary) and not no_padding
         drop = bool(drop_remainder)
         made = Buckets(
@@ -706,7 +711,7 @@ class Dataset(Readers):
         batches: one process saves, any number restores. After it only map, enumerate and prefetch may come.
         Raises `PipelineError` for random operations without a seed, which would differ between processes.
         """
-        parts, mine = _positive("split", "count", count), operator.index(index)
+        parts, mine = positive("split", "count", count), operator.index(index)
         if not 0 <= mine < parts:
             raise PipelineError(f"split index {mine} is not in 0 ... {parts - 1}")
         random = unseeded(self.node)
@@ -736,8 +741,9 @@ class Dataset(Readers):
         on: what the workers are. "threads" for numpy, TensorFlow and decoders, which leave Python's lock;
         functions must be thread-safe unless `workers=1`. "processes" for functions in Python that hold it:
         results come through shared memory, and a process that dies is replaced and its elements computed
-        again (needs `playhead[processes]`; in a Python without that lock, threads do it). "ray" for more
-        than one machine (needs `playhead[ray]`).
+        again (needs `playhead[processes]`; in a Python without that lock, threads do it). They wait a minute
+        for the next iterator over this dataset, unless theirs was closed or failed. "ray" for more than one
+        machine (needs `playhead[ray]`).
         timeout: seconds that one task's elements may take; then `ReadAheadTimeout` names their records.
         """
         if on not in ("threads", "processes", "ray"):
@@ -748,7 +754,7 @@ class Dataset(Readers):
                 f"prefetch(buffer_size={buffer_size!r}): a whole number, or AUTOTUNE (-1)"
             )
         if workers != AUTOTUNE:
-            _positive("prefetch", "workers", workers)
+            positive("prefetch", "workers", workers)
         is_time = isinstance(timeout, int | float) and timeout > 0
         if timeout is not None and not is_time:
             raise PipelineError(f"prefetch(timeout={timeout!r}): more than 0 seconds, or None")
@@ -892,6 +898,13 @@ class Dataset(Readers):
         return Dataset(kind((self.node,), *arguments, info=info_here(name)))
 
 
+for _kind in (Records, Text, Tables, Streams):
+    for _name, _made in vars(_kind).items():
+        if isinstance(_made, classmethod):
+            # Python's own errors about arguments name the class that users know.
+            _made.__func__.__qualname__ = f"Dataset.{_name}"
+
+
 def _refuse_after_split(node: Node) -> None:
     if not node.parted or isinstance(node, Split | Enumerate | Prefetch):
         return
@@ -914,61 +927,7 @@ def _datasets(elements: list[Element]) -> Any:
     return Dataset(Gathered(tuple(elements)))
 
 
-def _weights(weights: Sequence[float] | None, count: int) -> tuple[float, ...]:
-    if isinstance(weights, Dataset):
-        raise PipelineError(
-            "sample_from_datasets(weights=...) takes a list of numbers, not a dataset"
-        )
-    given = [1.0] * count if weights is None else [float(w) for w in np.asarray(weights).tolist()]
-    fits = len(given) == count and all(w >= 0 and np.isfinite(w) for w in given) and any(given)
-    if not fits:
-        raise PipelineError(
-            f"sample_from_datasets: weights {given} for {count} datasets",
-            help="one for each, finite, not negative and not all zero",
-        )
-    return tuple(given)
-
-
-def _distribution(name: str, values: Sequence[float]) -> tuple[float, ...]:
-    found = tuple(float(v) for v in np.asarray(values).tolist())
-    if not found or any(v < 0 or not np.isfinite(v) for v in found) or not sum(found):
-        raise PipelineError(
-            f"rejection_resample({name}={list(found)}): shares, not negative, not all 0"
-        )
-    return tuple(v / sum(found) for v in found)
-
-
 def _node(dataset: Any, op: str) -> Node:
     if not isinstance(dataset, Dataset):
         raise TypeError(f"{op} takes playhead datasets, not {type(dataset).__name__}")
     return dataset.node
-
-
-def _seed(seed: int | None) -> tuple[int, bool]:
-    return (randomness.draw_seed(), True) if seed is None else (operator.index(seed), False)
-
-
-def _positive(op: str, argument: str, value: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
-        raise PipelineError(f"{op}({argument}={value!r}): a whole number, at least 1")
-    return int(value)
-
-
-def _count(op: str, value: int) -> int | None:
-    """None for a negative number, which means all of them, or endless."""
-    if isinstance(value, bool) or not isinstance(value, int | np.integer):
-        raise PipelineError(f"{op}(count={value!r}): a whole number, or -1 for no limit")
-    return None if value < 0 else int(value)
-
-
-def _shapes(nest: Any) -> Any:
-    """Padded shapes with a list at each leaf."""
-    if nest is None:
-        return None
-    if isinstance(nest, dict):
-        return {key: _shapes(value) for key, value in nest.items()}
-    if isinstance(nest, tuple) and any(not isinstance(d, int | np.integer | None) for d in nest):
-        return tuple(_shapes(value) for value in nest)
-    if isinstance(nest, int | np.integer):
-        return [int(nest)]
-    return [None if d is None else int(d) for d in nest]

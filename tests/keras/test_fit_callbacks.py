@@ -189,7 +189,7 @@ def test_states_find_their_callbacks_when_others_come_and_go() -> None:
     one.wait, two.wait, two.best = 3, 4, np.float32(0.5)
     entries, arrays = states.capture([one, keras.callbacks.History(), two])
     new = [keras.callbacks.EarlyStopping(), Counting(), keras.callbacks.EarlyStopping()]
-    states.restore(new, entries, arrays)
+    states.OWN.restore(new, entries, arrays)
     assert [new[0].wait, new[2].wait] == [3, 4]
     assert new[2].best == np.float32(0.5) and new[2].best.dtype == np.float32
     assert new[1].seen["steps"] == 0
@@ -248,7 +248,7 @@ def test_a_class_derived_from_one_of_keras_keeps_both_states() -> None:
     one, other = Patient(), Patient()
     one.wait, one.best, one.seen = 3, 0.5, 7
     entries, arrays = states.capture([one])
-    states.restore([other], entries, arrays)
+    states.OWN.restore([other], entries, arrays)
     assert (other.wait, other.best, other.seen) == (3, 0.5, 7)
 
 

@@ -19,7 +19,8 @@ from keras.src.trainers.data_adapters.data_adapter import DataAdapter
 
 from playhead.errors import PipelineError
 from playhead.keras.reader import Call, calling
-from playhead.keras.tracing import trace
+from playhead.keras.text import holds_text, kinds, may_read_text, no_numbers, refuse_text
+from playhead.keras.tracing import tensor_spec, trace
 from playhead.plan.block import Nest, map_nest, named_leaves
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ class Adapter(DataAdapter):  # type: ignore[misc]
         call = calling()
         coming = self._coming(call)
         if call is None or call.reader.steps_per_execution > 1 or _is_distributed(call.model):
-            return _tf_dataset(coming, self.spec)
+            return _tf_dataset(coming, self.spec, None if call is None else call.model)
         return _Tensors(coming, call, self._traced())
 
 
@@ -86,8 +87,12 @@ class _Tensors:
         import tensorflow as tf
 
         to_tensor = tf.convert_to_tensor
+        looked = False
         try:
             for batch in self._coming():
+                if not looked:
+                    refuse_text(batch, None if self._model is None else self._model())
+                    looked = True
                 if self._traced is not None:
                     self._trace()
                 yield map_nest(to_tensor, batch)
@@ -107,13 +112,11 @@ class _Tensors:
         self._traced = None
 
 
-def _tf_dataset(coming: Pass, spec: Nest) -> tf.data.Dataset:
+def _tf_dataset(coming: Pass, spec: Nest, model: Any) -> tf.data.Dataset:
     import tensorflow as tf
 
-    _require_arrays(spec)
-    signature = map_nest(
-        lambda leaf: tf.TensorSpec((None, *leaf.shape[1:]), tf.as_dtype(leaf.dtype)), spec
-    )
+    _require_arrays(spec, model)
+    signature = map_nest(tensor_spec, spec)
     made = tf.data.Dataset.from_generator(coming, output_signature=signature)
     options = tf.data.Options()
     options.autotune.enabled = False
@@ -145,8 +148,10 @@ def as_keras_batch(batch: Any) -> Any:
     for path, leaf in named_leaves(batch):
         if not isinstance(leaf, np.ndarray) or leaf.ndim == 0:
             raise _no_array(path, _kind(leaf))
-        if leaf.dtype.kind not in "biufc" and leaf.dtype.isbuiltin == 1:
-            raise _no_numbers(path, _kind(leaf))
+        if leaf.dtype.kind in "biufc" or leaf.dtype.isbuiltin != 1:
+            continue
+        if not (holds_text(leaf) and may_read_text(None)):
+            raise no_numbers(path, kinds(leaf))
     if isinstance(batch, dict):
         return batch
     parts = packed(batch)
@@ -158,13 +163,13 @@ def as_keras_batch(batch: Any) -> Any:
     return parts
 
 
-def _require_arrays(spec: Nest) -> None:
-    """What `as_keras_batch` requires of a batch, as far as `spec` tells."""
+def _require_arrays(spec: Nest, model: Any) -> None:
+    """What `as_keras_batch` and `model` require of a batch, as far as `spec` tells."""
     for path, leaf in named_leaves(spec):
         if leaf.shape == ():
             raise _no_array(path, f"one {getattr(leaf.dtype, '__name__', leaf.dtype)}")
-        if leaf.dtype in (str, bytes, object):
-            raise _no_numbers(path, getattr(leaf.dtype, "__name__", "objects"))
+        if leaf.dtype is object or (leaf.dtype in (str, bytes) and not may_read_text(model)):
+            raise no_numbers(path, getattr(leaf.dtype, "__name__", "objects"))
 
 
 def _no_array(path: str, kind: str) -> PipelineError:
@@ -175,17 +180,7 @@ def _no_array(path: str, kind: str) -> PipelineError:
     )
 
 
-def _no_numbers(path: str, kind: str) -> PipelineError:
-    return PipelineError(
-        f"element{path} holds {kind}, which a model cannot learn from",
-        help="turn it into numbers in a map, or drop it",
-        path=path,
-    )
-
-
 def _kind(leaf: Any) -> str:
-    if isinstance(leaf, np.ndarray) and leaf.ndim and leaf.dtype.hasobject:
-        return " and ".join(sorted({type(value).__name__ for value in leaf.flat}))
     if isinstance(leaf, np.ndarray | np.generic):
         return f"one {leaf.dtype}"
     return f"one {type(leaf).__name__}"

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Mapping
 from typing import Any
 
 import keras
 
 from playhead.errors import TrainingError
+from playhead.keras.asked import refuse, whole
 
 _REFUSED = {
-    "x": "the dataset is the second argument",
-    "y": "targets belong in the dataset: its elements are (inputs, targets)",
-    "sample_weight": "weights belong in the dataset: its elements are (inputs, targets, sample weights)",
-    "batch_size": "the pipeline's batch(...) says it",
     "shuffle": "Keras would permute batches, which no position could name; the pipeline's shuffle(...) says it",
-    "validation_split": "split the data into two datasets and pass one as validation_data",
 }
 
 
@@ -25,9 +20,7 @@ class Arguments:
 
     def __init__(self, given: Mapping[str, Any]) -> None:
         rest = dict(given)
-        for name, reason in _REFUSED.items():
-            if name in rest:
-                raise TypeError(f"{name}= is refused: {reason}")
+        refuse(rest, _REFUSED)
         self.epochs = capped(whole(rest.pop("epochs", 1), "epochs"), "max_epochs")
         self.verbose = rest.pop("verbose", "auto")
         self.initial_epoch = whole(rest.pop("initial_epoch", 0), "initial_epoch", least=0)
@@ -45,17 +38,6 @@ class Arguments:
                     help="remove it; playhead.keras.fit saves and restores by itself",
                 )
         self.rest = rest
-
-
-def whole(value: Any, name: str, *, least: int = 1) -> int:
-    """`value` as an int. Raises ValueError for anything but a whole number from `least` on."""
-    try:
-        number = operator.index(value)
-    except TypeError:
-        number = least - 1
-    if isinstance(value, bool) or number < least:
-        raise ValueError(f"{name}={value!r} is not a whole number from {least} on")
-    return number
 
 
 def capped(count: int, limit: str) -> int:

@@ -15,18 +15,31 @@ import keras
 import numpy as np
 
 from playhead.keras import events
-from playhead.keras.checkpoint import Array, Named
-from playhead.keras.remembered import decoded, encoded, joins, matched
+from playhead.keras.checkpoint import Array
+from playhead.keras.remembered import Own, joins, matched
+
+
+def _array(value: Any) -> Array | None:
+    if isinstance(value, keras.Variable) or keras.ops.is_tensor(value):
+        value = keras.ops.convert_to_numpy(value)
+    if isinstance(value, np.ndarray | np.generic) and not value.dtype.hasobject:
+        return np.asarray(value)
+    return None
+
 
 _SAVING = ("best", "_batches_seen_since_last_saving", "_last_batch_seen")
-_ATTRIBUTES = {
-    "EarlyStopping": ("wait", "stopped_epoch", "best", "best_epoch", "best_weights"),
-    "ReduceLROnPlateau": ("wait", "cooldown_counter", "best"),
-    "ModelCheckpoint": _SAVING,
-    "OrbaxCheckpoint": (*_SAVING, "_total_batches_seen"),
-    "SwapEMAWeights": ("_ema_weights_in_model",),
-    "TensorBoard": ("_global_train_batch", "_global_test_batch"),
-}
+OWN = Own(
+    "keras",
+    {
+        "EarlyStopping": ("wait", "stopped_epoch", "best", "best_epoch", "best_weights"),
+        "ReduceLROnPlateau": ("wait", "cooldown_counter", "best"),
+        "ModelCheckpoint": _SAVING,
+        "OrbaxCheckpoint": (*_SAVING, "_total_batches_seen"),
+        "SwapEMAWeights": ("_ema_weights_in_model",),
+        "TensorBoard": ("_global_train_batch", "_global_test_batch"),
+    },
+    _array,
+)
 # What Keras' own callbacks need for going on: nothing (they decide by what they are given), attributes (those
 # above), a file, a place in fit itself, or that they are not there. A class that is not listed is a new one.
 KNOWN = {
@@ -57,41 +70,14 @@ def capture(callbacks: Sequence[Any]) -> tuple[list[dict[str, Any]], list[tuple[
     arrays: list[tuple[str, Array]] = []
     entries = []
     for callback in callbacks:
-        known, name = _attributes(callback), type(callback).__name__
-        entry: dict[str, Any] = {"class": name}
-        if known is not None:
-            state = {key: getattr(callback, key) for key in known}
-            entry["state"] = encoded(state, name, arrays, _array)
-        if joins(callback):
-            entry["own"] = encoded(callback.get_state(), name, arrays, _array)
-        elif _appends(callback):
+        entry = OWN.entry(callback, arrays)
+        if _appends(callback):
             entry.update(file=callback.filename, bytes=_size(callback))
         if _writes_events(callback):
             entry.update(log_dir=callback.log_dir, files=events.noted(callback))
         if len(entry) > 1:
             entries.append(entry)
     return entries, arrays
-
-
-def restore(
-    callbacks: Sequence[Any], entries: Sequence[Any], arrays: Named, *, anew: bool = False
-) -> None:
-    """Puts the states back into the callbacks of the same classes, in their order.
-
-    A callback that was not there is left as it is, a state whose callback is gone is not used. `anew` is
-    for a run that one of them had stopped and that is to go on: patience begins again.
-    """
-    for callback, entry in matched(callbacks, entries):
-        known = _attributes(callback)
-        if known is not None and "state" in entry:
-            state = decoded(entry["state"], arrays)
-            for key in known:
-                if key in state:
-                    setattr(callback, key, state[key])
-            if anew and "stopped_epoch" in known:
-                callback.wait = callback.stopped_epoch = 0
-        if joins(callback) and "own" in entry:
-            callback.set_state(decoded(entry["own"], arrays))
 
 
 def cut_back(callbacks: Sequence[Any], entries: Sequence[Any]) -> None:
@@ -141,19 +127,3 @@ def _size(callback: Any) -> int | None:
         return os.path.getsize(callback.filename)
     except OSError:
         return None
-
-
-def _attributes(callback: Any) -> tuple[str, ...] | None:
-    for kind in type(callback).__mro__:
-        if kind.__name__ in _ATTRIBUTES and kind.__module__.split(".")[0] == "keras":
-            known = _ATTRIBUTES[kind.__name__]
-            return tuple(key for key in known if hasattr(callback, key))
-    return None
-
-
-def _array(value: Any) -> Array | None:
-    if isinstance(value, keras.Variable) or keras.ops.is_tensor(value):
-        value = keras.ops.convert_to_numpy(value)
-    if isinstance(value, np.ndarray | np.generic) and not value.dtype.hasobject:
-        return np.asarray(value)
-    return None

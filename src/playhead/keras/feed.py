@@ -10,11 +10,15 @@ from typing import Any
 import keras
 from keras.src.trainers.data_adapters.data_adapter_utils import class_weight_to_sample_weights
 
+from playhead.dataset import Dataset
 from playhead.errors import PipelineError, TrainingError
+from playhead.indexes import settle
 from playhead.iterator import Iterator
 from playhead.keras.adapter import Adapter, Pass, as_keras_batch, packed
 from playhead.keras.arguments import capped
+from playhead.keras.asked import steps_of
 from playhead.keras.reader import Call, calling, let_end
+from playhead.keras.to_keras import Batches, FirstPass
 from playhead.plan.block import ArraySpec, Nest, leaves
 
 # What Keras is told where only the end of a pass will tell: a number of steps that no epoch reaches.
@@ -180,3 +184,38 @@ class Feed(Adapter):
             f"pass {number + 1} over the dataset gave no element",
             help="look at what a filter keeps" + (", or say fewer epochs" if number else ""),
         )
+
+
+def epoch_length(ds: Dataset, given: int | None, steps_per_execution: int) -> int | None:
+    """Steps in a Keras epoch; None where the end of each pass over a stream decides."""
+    length = steps_of(ds, given)
+    known = None if length == -2 else capped(length, "max_steps_per_epoch")
+    if steps_per_execution > 1 and (known is None or known % steps_per_execution):
+        raise TrainingError(
+            f"steps_per_execution={steps_per_execution} does not divide an epoch of "
+            f"{'unknown length' if known is None else f'{known} steps'}: the last execution would run into "
+            "the next epoch",
+            help="choose a divisor, or say steps_per_epoch= as a multiple of it",
+        )
+    return known
+
+
+def validation(rest: dict[str, Any]) -> FirstPass | None:
+    """Has a dataset among the arguments of fit read from the beginning of its first pass each time."""
+    given = rest.get("validation_data")
+    if not isinstance(given, Dataset | Batches):
+        return None
+    if rest.get("validation_batch_size") is not None:
+        raise TypeError(
+            "validation_batch_size= is refused: the batch(...) of the validation pipeline says it"
+        )
+    found = rest["validation_data"] = FirstPass(
+        given.dataset if isinstance(given, Batches) else given
+    )
+    settle(found.dataset)
+    if found.dataset.cardinality() == -1 and rest.get("validation_steps") is None:
+        raise PipelineError(
+            "validation_data has no end, so its first pass has none",
+            help="say validation_steps=, or leave out repeat()",
+        )
+    return found

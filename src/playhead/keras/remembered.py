@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from playhead.errors import TrainingError
@@ -22,6 +23,62 @@ def matched(callbacks: Sequence[Any], entries: Sequence[Any]) -> Iterator[tuple[
 def joins(callback: Any) -> bool:
     """Whether it has `get_state()` and `set_state(state)`."""
     return all(callable(getattr(callback, name, None)) for name in ("get_state", "set_state"))
+
+
+@dataclass(frozen=True)
+class Own:
+    """The callbacks of a Keras by their classes, with the attributes that are their states.
+
+    as_array: what is an array there, as one of numpy, and None for anything else.
+    """
+
+    package: str
+    attributes: Mapping[str, tuple[str, ...]]
+    as_array: Callable[[Any], Array | None]
+
+    def known(self, callback: Any) -> tuple[str, ...] | None:
+        """The attributes of a callback of such a class, or of one derived from it; None of any other."""
+        for kind in type(callback).__mro__:
+            home = kind.__module__.split(".")[0]
+            if kind.__name__ in self.attributes and home == self.package:
+                return tuple(k for k in self.attributes[kind.__name__] if hasattr(callback, k))
+        return None
+
+    def entry(self, callback: Any, arrays: list[tuple[str, Array]]) -> dict[str, Any]:
+        """The class of a callback, and its state, if it has one; what is an array goes to `arrays`."""
+        known, name = self.known(callback), type(callback).__name__
+        entry: dict[str, Any] = {"class": name}
+        if known is not None:
+            state = {key: getattr(callback, key) for key in known}
+            entry["state"] = encoded(state, name, arrays, self.as_array)
+        if joins(callback):
+            entry["own"] = encoded(callback.get_state(), name, arrays, self.as_array)
+        return entry
+
+    def restore(
+        self,
+        callbacks: Sequence[Any],
+        entries: Sequence[Any],
+        arrays: Named,
+        *,
+        anew: bool = False,
+    ) -> None:
+        """Puts the states back into the callbacks of the same classes, in their order.
+
+        A callback that was not there is left as it is, a state whose callback is gone is not used. `anew` is
+        for a run that one of them had stopped and that is to go on: patience begins again.
+        """
+        for callback, entry in matched(callbacks, entries):
+            known = self.known(callback)
+            if known is not None and "state" in entry:
+                state = decoded(entry["state"], arrays)
+                for key in known:
+                    if key in state:
+                        setattr(callback, key, state[key])
+                if anew and "stopped_epoch" in known:
+                    callback.wait = callback.stopped_epoch = 0
+            if joins(callback) and "own" in entry:
+                callback.set_state(decoded(entry["own"], arrays))
 
 
 def encoded(

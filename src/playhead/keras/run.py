@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import keras
@@ -14,34 +14,10 @@ from playhead.keras import callbacks as states
 from playhead.keras.cadence import Cadence
 from playhead.keras.feed import Feed
 from playhead.keras.preemption import Preempted, Watch
+from playhead.keras.progress import Progress
 from playhead.keras.reading import Reading, show
 from playhead.keras.storage import Storage
 from playhead.keras.writer import Writer
-
-
-@dataclass
-class Progress:
-    """Where a run stands. Keras' epoch and the data's are counted apart.
-
-    `complete`: all steps of `epoch` are done, with the training metrics in `logs`, but not what follows them
-    (validation, the epoch's callbacks). `total`: steps of this epoch, None where only its end will tell.
-    """
-
-    step: int
-    epoch: int = 0
-    step_in_epoch: int = 0
-    total: int | None = None
-    complete: bool = False
-    logs: dict[str, Any] = field(default_factory=dict)
-    history: dict[str, list[Any]] = field(default_factory=dict)
-    history_epochs: list[int] = field(default_factory=list)
-
-    def where(self, epochs: int) -> str:
-        """`epoch 2/6, step 5/16`"""
-        if self.epoch >= epochs:
-            return f"the end of epoch {self.epoch}"
-        of = "" if self.total is None else f"/{self.total}"
-        return f"epoch {self.epoch + 1}/{epochs}, step {self.step_in_epoch}{of}"
 
 
 @dataclass(frozen=True)

@@ -60,11 +60,14 @@ def overridden(name: str, override: Sequence[str]) -> bool:
     )
 
 
-def require_known(override: Sequence[str], names: Iterable[str], operations: Iterable[str]) -> None:
-    """Raises ValueError for a name in `override` that is no setting, no part of one and no operation."""
+def require_known(override: Sequence[str], names: Iterable[str], positions: Iterable[Any]) -> None:
+    """Raises ValueError for a name in `override` that is no setting, no part of one and no operation.
+
+    names: of the settings. positions: as JSON, of the pipelines whose operations are known.
+    """
     settings = {*names, "model", "optimizer"}
     found = {n for name in settings for n in (name, name.replace(_WRAPPED, ""))}
-    operations = set(operations)
+    operations = _operations(list(positions))
     unknown = [
         o for o in override if o not in operations and not any(overridden(n, [o]) for n in found)
     ]
@@ -137,3 +140,13 @@ def _scalar(value: Any) -> Any:
         return value.item()
     except (AttributeError, ValueError):
         return f"{type(value).__name__}"
+
+
+def _operations(position: Any) -> set[str]:
+    """The names of a pipeline's operations, at any depth."""
+    if isinstance(position, Mapping):
+        own = {position["op"]} if isinstance(position.get("op"), str) else set()
+        return own.union(*(_operations(part) for part in position.values()))
+    if isinstance(position, list | tuple):
+        return set().union(*(_operations(part) for part in position))
+    return set()

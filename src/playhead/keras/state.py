@@ -23,6 +23,7 @@ from keras.src.random.seed_generator import GLOBAL_SEED_GENERATOR, global_seed_g
 from playhead.errors import PlayheadWarning, TrainingChanged, TrainingError
 from playhead.keras import backends
 from playhead.keras.checkpoint import Array, Named
+from playhead.keras.text import text_as_tensors
 
 Arrays: TypeAlias = Mapping[str, Named]
 Copy: TypeAlias = Callable[[str, np.ndarray[Any, Any]], np.ndarray[Any, Any]]
@@ -68,7 +69,7 @@ def build_for(
 
     if not missing():
         return
-    batch = first_batch()
+    batch = text_as_tensors(first_batch())
     if type(model).train_step is keras.Model.train_step or backends.builds_first(model):
         build(model, batch)
         if not missing() or "model" in missing():

@@ -7,9 +7,12 @@ have them traced once more; of a large model that takes a while.
 from __future__ import annotations
 
 import inspect
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from playhead.plan.block import Nest, leaves, map_nest
+from playhead.plan.block import ArraySpec, Nest, leaves, map_nest
+
+if TYPE_CHECKING:
+    import tensorflow as tf
 
 
 def differ_in_rows(spec: Nest) -> bool:
@@ -24,6 +27,14 @@ def differ_in_rows(spec: Nest) -> bool:
     )
 
 
+def tensor_spec(leaf: ArraySpec) -> tf.TensorSpec:
+    """Of batches of any number of rows."""
+    import tensorflow as tf
+
+    dtype = tf.string if leaf.dtype in (str, bytes) else tf.as_dtype(leaf.dtype)
+    return tf.TensorSpec((None, *leaf.shape[1:]), dtype)
+
+
 def trace(model: Any, kind: str, spec: Nest) -> None:
     """Traces what `model` does in `kind` ("train", "test" or "predict") with batches of `spec`, of any rows.
 
@@ -31,7 +42,7 @@ def trace(model: Any, kind: str, spec: Nest) -> None:
     """
     import tensorflow as tf
 
-    batch = map_nest(lambda leaf: tf.TensorSpec((None, *leaf.shape[1:]), leaf.dtype), spec)
+    batch = map_nest(tensor_spec, spec)
     function = getattr(model, f"{kind}_function", None)
     if kind == "predict":
         step, batch = function, [batch]

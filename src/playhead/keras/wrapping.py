@@ -1,4 +1,4 @@
-"""What TensorFlow has of data, given to fit: a `tf.data.Dataset` is wrapped, the rest is named."""
+"""What is given to fit as its data: a `tf.data.Dataset` is wrapped, what is no dataset is named."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import warnings
 from typing import Any
 
 from playhead.dataset import Dataset
+from playhead.iterator import Iterator
+from playhead.keras.to_keras import EachPass
 
 
 def wrapped(ds: Any, *, quiet: bool = False) -> Any:
@@ -32,7 +34,7 @@ def wrapped(ds: Any, *, quiet: bool = False) -> Any:
     return made
 
 
-def what_of_tensorflow(ds: Any) -> str | None:
+def _what_of_tensorflow(ds: Any) -> str | None:
     """What `ds` is, and what to give instead, where it is of TensorFlow and could not be wrapped."""
     homes = [kind.__module__ for kind in type(ds).__mro__]
     if any(home.startswith("tensorflow.python.distribute.") for home in homes):
@@ -50,3 +52,27 @@ def what_of_tensorflow(ds: Any) -> str | None:
             "playhead.Dataset.from_generator(function). Where it is ds.to_tf(), give ds itself"
         )
     return None
+
+
+def require_pair(model: Any, ds: Any) -> None:
+    """Raises TypeError for anything but a model and a playhead.Dataset, saying what to write instead."""
+    if isinstance(ds, Dataset):
+        if not isinstance(model, Dataset):
+            return
+        problem = "two datasets: the model is the first argument, as in fit(model, ds)"
+    elif isinstance(model, Dataset):
+        problem = "the dataset first: the model is the first argument, as in fit(model, ds)"
+    elif isinstance(ds, Iterator) or (hasattr(ds, "__next__") and hasattr(ds, "position")):
+        problem = "an iterator: give the playhead.Dataset that it was made of, fit makes its own"
+    elif isinstance(ds, EachPass):
+        problem = (
+            "ds.to_keras(), which is for Keras' own fit: give ds itself, and its place is saved"
+        )
+    elif (of_tensorflow := _what_of_tensorflow(ds)) is not None:
+        problem = of_tensorflow
+    else:
+        problem = (
+            f"{type(ds).__name__}. Arrays go in by playhead.Dataset.from_tensor_slices((x, y)), files by "
+            "from_tfrecords(files), generators by from_generator(function)"
+        )
+    raise TypeError(f"fit takes a playhead.Dataset, and was given {problem}")

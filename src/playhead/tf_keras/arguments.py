@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,16 +9,9 @@ import tensorflow as tf
 import tf_keras
 
 from playhead.errors import TrainingError
+from playhead.keras.asked import refuse, whole
 
-_REFUSED = {
-    "x": "the dataset is the second argument",
-    "y": "targets belong in the dataset: its elements are (inputs, targets)",
-    "sample_weight": "weights belong in the dataset: its elements are (inputs, targets, sample weights)",
-    "batch_size": "the pipeline's batch(...) says it",
-    "shuffle": "the pipeline's shuffle(...) says it",
-    "validation_split": "split the data into two datasets and pass one as validation_data",
-    "initial_epoch": "the checkpoint knows how far the run is",
-}
+_REFUSED = {"initial_epoch": "the checkpoint knows how far the run is"}
 
 
 class Arguments:
@@ -30,9 +22,7 @@ class Arguments:
 
     def __init__(self, given: Mapping[str, Any]) -> None:
         rest = dict(given)
-        for name, reason in _REFUSED.items():
-            if name in rest:
-                raise TypeError(f"{name}= is refused: {reason}")
+        refuse(rest, _REFUSED)
         self.epochs = whole(rest.pop("epochs", 1), "epochs")
         verbose = rest.pop("verbose", "auto")
         self.verbose = 1 if verbose == "auto" else int(verbose)
@@ -56,14 +46,3 @@ class Arguments:
                     "models of Keras 3 and their callbacks are for playhead.keras.fit"
                 )
         self.rest = rest
-
-
-def whole(value: Any, name: str) -> int:
-    """`value` as an int. Raises ValueError for anything but a whole number from 1 on."""
-    try:
-        number = operator.index(value)
-    except TypeError:
-        number = 0
-    if isinstance(value, bool) or number < 1:
-        raise ValueError(f"{name}={value!r} is not a whole number from 1 on")
-    return number

@@ -14,20 +14,32 @@ import numpy as np
 import tensorflow as tf
 import tf_keras
 
-from playhead.keras.checkpoint import Array, Named
-from playhead.keras.remembered import decoded, encoded, joins, matched
+from playhead.keras.checkpoint import Array
+from playhead.keras.remembered import Own, joins, matched
 
-ATTRIBUTES = {
-    "EarlyStopping": ("wait", "stopped_epoch", "best", "best_epoch", "best_weights"),
-    "ReduceLROnPlateau": ("wait", "cooldown_counter", "best"),
-    "ModelCheckpoint": (
-        "best",
-        "epochs_since_last_save",
-        "_batches_seen_since_last_saving",
-        "_last_batch_seen",
-    ),
-    "TensorBoard": ("_global_train_batch", "_previous_epoch_iterations"),
-}
+
+def _array(value: Any) -> Array | None:
+    array = value.numpy() if tf.is_tensor(value) else value
+    if isinstance(array, np.ndarray | np.generic) and not array.dtype.hasobject:
+        return np.array(array)
+    return None
+
+
+OWN = Own(
+    "tf_keras",
+    {
+        "EarlyStopping": ("wait", "stopped_epoch", "best", "best_epoch", "best_weights"),
+        "ReduceLROnPlateau": ("wait", "cooldown_counter", "best"),
+        "ModelCheckpoint": (
+            "best",
+            "epochs_since_last_save",
+            "_batches_seen_since_last_saving",
+            "_last_batch_seen",
+        ),
+        "TensorBoard": ("_global_train_batch", "_previous_epoch_iterations"),
+    },
+    _array,
+)
 
 
 def capture(callbacks: Sequence[Any]) -> tuple[list[dict[str, Any]], list[tuple[str, Array]]]:
@@ -38,39 +50,12 @@ def capture(callbacks: Sequence[Any]) -> tuple[list[dict[str, Any]], list[tuple[
     arrays: list[tuple[str, Array]] = []
     entries = []
     for callback in callbacks:
-        name, entry = type(callback).__name__, {}
-        known = _attributes(callback)
-        if known:
-            entry["state"] = encoded(
-                {key: getattr(callback, key) for key in known}, name, arrays, _array
-            )
-        if joins(callback):
-            entry["own"] = encoded(callback.get_state(), name, arrays, _array)
-        elif _appends(callback):
+        entry = OWN.entry(callback, arrays)
+        if _appends(callback):
             entry.update(file=callback.filename, bytes=_size(callback))
-        if entry:
-            entries.append({"class": name, **entry})
+        if len(entry) > 1:
+            entries.append(entry)
     return entries, arrays
-
-
-def restore(
-    callbacks: Sequence[Any], entries: Sequence[Any], arrays: Named, *, anew: bool = False
-) -> None:
-    """Puts the states back into the callbacks of the same classes, in their order.
-
-    A callback that was not there is left as it is, a state whose callback is gone is not used. `anew` is
-    for a run that one of them had stopped and that is to go on: patience begins again.
-    """
-    for callback, entry in matched(callbacks, entries):
-        if "state" in entry:
-            state = decoded(entry["state"], arrays)
-            for key in _attributes(callback):
-                if key in state:
-                    setattr(callback, key, state[key])
-            if anew and "stopped_epoch" in state:
-                callback.wait = callback.stopped_epoch = 0
-        if "own" in entry and joins(callback):
-            callback.set_state(decoded(entry["own"], arrays))
 
 
 def append_again(callbacks: Sequence[Any], entries: Sequence[Any]) -> list[Any]:
@@ -100,17 +85,3 @@ def _size(callback: Any) -> int:
         return os.path.getsize(callback.filename)
     except OSError:
         return 0
-
-
-def _attributes(callback: Any) -> tuple[str, ...]:
-    for kind in type(callback).__mro__:
-        if kind.__name__ in ATTRIBUTES and kind.__module__.split(".")[0] == "tf_keras":
-            return tuple(key for key in ATTRIBUTES[kind.__name__] if hasattr(callback, key))
-    return ()
-
-
-def _array(value: Any) -> Array | None:
-    array = value.numpy() if tf.is_tensor(value) else value
-    if isinstance(array, np.ndarray | np.generic) and not array.dtype.hasobject:
-        return np.array(array)
-    return None

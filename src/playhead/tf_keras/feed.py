@@ -10,6 +10,7 @@ from tf_keras.src.engine.data_adapter import _make_class_weight_map_fn
 
 from playhead.dataset import Dataset
 from playhead.errors import PipelineError
+from playhead.keras.asked import steps_of
 from playhead.plan.block import map_nest
 from playhead.tensorflow.convert import as_numpy, to_tf
 from playhead.tensorflow.dataset_fn import DatasetFn
@@ -30,14 +31,7 @@ def parts(
 
 def epoch_length(ds: Dataset, given: int | None) -> int:
     """Steps of an epoch. Raises `PipelineError` where neither the data nor `steps_per_epoch` says it."""
-    length = given if given is not None else ds.cardinality()
-    if length == 0:
-        raise PipelineError("the dataset is empty")
-    if length == -1:
-        raise PipelineError(
-            "the dataset has no end, so an epoch has none",
-            help="say steps_per_epoch=, or leave out repeat()",
-        )
+    length = steps_of(ds, given)
     if length == -2:
         raise PipelineError(
             "nobody knows how many batches a pass over this stream has, and tf_keras needs to know how many "

@@ -176,7 +176,7 @@ class Run(tf_keras.callbacks.CallbackList):  # type: ignore[misc]
         if self._saved is not None:
             state, arrays = self._saved.state, self._saved.arrays
             entries = state["callbacks"]
-            states.restore(self.callbacks, entries, arrays["callbacks"], anew=state["stopped"])
+            states.OWN.restore(self.callbacks, entries, arrays["callbacks"], anew=state["stopped"])
 
     def _taken(self) -> tuple[list[dict[str, Any]], dict[str, checkpoint.Named]]:
         """The callbacks' states and all arrays. All workers come here together."""

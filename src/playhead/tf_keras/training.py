@@ -14,6 +14,7 @@ from playhead.dataset import Dataset
 from playhead.errors import CheckpointError
 from playhead.indexes import kept_in, settle
 from playhead.keras import checkpoint as store
+from playhead.keras.asked import RESUME, require_named, require_one, require_there, whole
 from playhead.keras.cadence import Cadence
 from playhead.keras.storage import Storage, at
 from playhead.keras.writer import Writer
@@ -22,7 +23,7 @@ from playhead.tensorflow.agreement import Agreement
 from playhead.tensorflow.dataset_fn import DatasetFn
 from playhead.tensorflow.distribute import Replicas, replicas_of
 from playhead.tf_keras import feed, settings
-from playhead.tf_keras.arguments import Arguments, whole
+from playhead.tf_keras.arguments import Arguments
 from playhead.tf_keras.run import FINAL, KIND, Keeping, Progress, Run, Saved, Start
 from playhead.tf_keras.tracing import trace
 from playhead.tf_keras.variables import Variables
@@ -70,10 +71,8 @@ def fit(
     arguments = Arguments(fit_arguments)
     cadence = Cadence(save_every)
     keep = whole(keep, "keep")
-    if resume not in ("auto", "must", "never"):
-        raise ValueError(f"resume is one of 'auto', 'must', 'never', not {resume!r}")
-    if not os.fspath(checkpoint):
-        raise ValueError("checkpoint= is empty, where fit needs the name of a directory")
+    require_one(resume, RESUME, "resume")
+    require_named(checkpoint)
     strategy = model.distribute_strategy
     replicas = replicas_of(strategy)
     if replicas.workers > 1 and _by_time(save_every):
@@ -173,20 +172,7 @@ def _require_pair(model: Any, ds: Any) -> None:
 
 def _found(root: Storage, resume: str) -> Saved | None:
     """The newest save, if there is one. Raises `CheckpointError` where `resume` wants it otherwise."""
-    there = bool(store.saves(root))
-    if there and resume == "never":
-        raise CheckpointError(
-            f'{root} holds a run already, and resume="never"',
-            help='choose another directory, move this one away, or resume="auto"',
-            path=str(root),
-        )
-    if not there:
-        if resume == "must":
-            raise CheckpointError(
-                f'there is no checkpoint in {root}, and resume="must"',
-                help='check the path; resume="auto" starts a run where there is none',
-                path=str(root),
-            )
+    if not require_there(root, resume):
         return None
     directory, state = store.latest(root)
     if state.get("kind") != KIND:
