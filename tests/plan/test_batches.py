@@ -86,6 +86,19 @@ def test_batches_are_read_in_one_call_where_the_source_can_also_behind_operation
     assert np.concatenate(numbers).tolist() == [row[0] for row in ordered.take(400)]
 
 
+def test_what_lies_side_by_side_is_read_in_one_call_of_each_side_that_can():
+    apart, plain = Apart(width=3), Rows(width=2)
+    side = Dataset.zip((Dataset(apart), {"plain": Dataset(plain)})).shuffle(seed=2)
+    batches = read(side.node, 40, 5)
+    assert (apart.calls, plain.calls) == ([200], [40] * 5)
+    expected = [row[0] for row, _ in side.take(200)]
+    for k, (left, right) in enumerate(batches):
+        assert left[:, 2].tolist() == right["plain"][:, 1].tolist() == expected[40 * k :][:40]
+    plain.calls.clear()
+    read(Dataset.zip((Dataset(plain), Dataset(plain))).node, 40, 2)
+    assert plain.calls == [40] * 4
+
+
 def test_the_error_of_a_chunk_that_is_read_in_one_call_is_that_of_its_first_batch_that_fails():
     for size in (8, 40):
         with pytest.raises(ValueError, match="row 90"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -286,6 +287,18 @@ class Zip(Node):
         assert isinstance(located, Zipped)
         blocks = [p.read(part) for p, part in zip(self.parents, located.inner, strict=True)]
         return side_by_side(self.shape, blocks)
+
+    def read_apart(self, located: Located, ends: list[int]) -> list[Block] | None:
+        assert isinstance(located, Zipped)
+        sides = list(zip(self.parents, located.inner, strict=True))
+        apart = [parent.read_apart(part, ends) for parent, part in sides]
+        if all(blocks is None for blocks in apart):
+            return None
+        for number, (parent, part) in enumerate(sides):
+            if apart[number] is None:
+                bounds = itertools.pairwise([0, *ends])
+                apart[number] = [parent.read(part.slice(low, high)) for low, high in bounds]
+        return [side_by_side(self.shape, list(blocks)) for blocks in zip(*apart, strict=True)]
 
     @cached_property
     def countable(self) -> bool:
