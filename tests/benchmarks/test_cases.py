@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
+import socket
 from pathlib import Path
 
 import pytest
@@ -31,6 +33,8 @@ def small(case: str) -> list[str]:
     return [peer for peer in mine if not any(word in peer for word in SLOW)]
 
 
+# Tested by itself, since Ray can end a process that it is in.
+IN_PROCESS = [name for name in frame.NAMES if name != "ray"]
 # Cases whose peers all need a package that is not there on every machine.
 NEEDING = ("array_records", "kafka")
 
@@ -50,7 +54,7 @@ def tried(case: str, peer: str, data: Path) -> list[float]:
 # What Keras says to everybody who gives it a tf.data.Dataset.
 @pytest.mark.filterwarnings("ignore:`shuffle=True` was passed, but will be ignored")
 @pytest.mark.filterwarnings("ignore::playhead.errors.SlowResume")
-@pytest.mark.parametrize("case", frame.NAMES)
+@pytest.mark.parametrize("case", IN_PROCESS)
 def test_each_peer_of_a_case_delivers_what_was_expected_of_it(
     case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -94,6 +98,22 @@ def test_a_source_is_measured_twice_in_one_turn(tmp_path: Path) -> None:
     assert (resume.name, resume.unit) == ("tfrecords_resume", "ms")
     assert rate.values[frame.OURS] != resume.values[frame.OURS]
     assert rate.more_is_better and not resume.more_is_better
+
+
+def test_a_cluster_is_there_for_the_peers_and_gone_after_them(tmp_path: Path) -> None:
+    pytest.importorskip("ray")
+    case = frame.load("ray")
+    peers = case.PEERS
+    try:
+        case.PEERS = {frame.OURS: peers[frame.OURS]}
+        (found,) = frame.run("ray", tmp_path, repeats=1, quick=True, say=lambda text: None)
+    finally:
+        case.PEERS = peers
+    assert not found.absent
+    assert found.values[frame.OURS][0] > 0
+    host, port = json.loads((tmp_path / "cluster.json").read_text()).split(":")
+    with socket.socket() as tried:
+        assert tried.connect_ex((host, int(port))) != 0
 
 
 def test_a_peer_that_reads_in_order_is_compared_with_ours_in_order() -> None:
