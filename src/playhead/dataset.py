@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import importlib
+import inspect
 import itertools
 import operator
 import os
@@ -17,6 +18,7 @@ import numpy as np
 from playhead.arguments import distribution_of, limit, positive, seed_of, shapes_of, weights_of
 from playhead.epoch import Epoch
 from playhead.errors import IgnoredError, MissingSource, PipelineError
+from playhead.instead import ATTRIBUTES
 from playhead.iterator import Iterator
 from playhead.plan.batches import Batch, Padding
 from playhead.plan.block import Element, Nest, leaves, map_nest
@@ -63,16 +65,6 @@ if TYPE_CHECKING:
 
 Form = Literal["auto", "python", "tf"]
 range_ = range
-
-# What tf.data has and playhead has not, and what to do instead
-_INSTEAD = {
-    "fingerprint": "operations() describes the pipeline",
-    "options": "there is no optimiser to tell anything",
-    "ragged_batch": "padded_batch makes arrays of unequal ones",
-    "snapshot": "cache(filename) or save keeps elements in files",
-    "sparse_batch": "padded_batch makes arrays of unequal ones",
-    "with_options": "there is no optimiser to tell anything",
-}
 
 
 class Dataset(Records, Text, Tables, Streams):
@@ -805,13 +797,8 @@ class Dataset(Records, Text, Tables, Streams):
         return True
 
     def __getattr__(self, name: str) -> Any:
-        if name in _INSTEAD:
-            raise AttributeError(
-                f"playhead.Dataset has no {name!r}: {_INSTEAD[name]}",
-                name=name,
-                obj=self,
-            )
-        raise AttributeError(f"playhead.Dataset has no {name!r}", name=name, obj=self)
+        instead = f": {ATTRIBUTES[name]}" if name in ATTRIBUTES else ""
+        raise AttributeError(f"playhead.Dataset has no {name!r}{instead}", name=name, obj=self)
 
     def cardinality(self) -> int:
         """Elements in one pass; -1 endless, -2 unknown, as tf.data's constants."""
@@ -826,6 +813,19 @@ class Dataset(Records, Text, Tables, Streams):
     def element_spec(self) -> Nest:
         """A nest of `ArraySpec`; reads one element where a Python function decides."""
         return self.node.spec()
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """The classes of the `from_image_folder` below, in the order of their labels.
+
+        Raises AttributeError where there is none, or several differ.
+        """
+        from playhead.sources.images import named_classes
+
+        found = set(named_classes(self.node))
+        if len(found) != 1:
+            raise AttributeError(name="class_names", obj=self)
+        return found.pop()
 
     def operations(self) -> list[dict[str, Any]]:
         """The pipeline's description, as positions hold it."""
@@ -903,6 +903,7 @@ for _kind in (Records, Text, Tables, Streams):
         if isinstance(_made, classmethod):
             # Python's own errors about arguments name the class that users know.
             _made.__func__.__qualname__ = f"Dataset.{_name}"
+            inspect.unwrap(_made.__func__).__qualname__ = f"Dataset.{_name}"
 
 
 def _refuse_after_split(node: Node) -> None:

@@ -40,11 +40,14 @@ PlayheadWarning
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import sys
+import threading
 import warnings
 from collections.abc import Iterator
 from contextvars import ContextVar
+from types import FrameType
 from typing import Any, ClassVar
 
 
@@ -299,11 +302,16 @@ class LibraryChanged(PlayheadWarning):
 
 
 _HOME = os.path.dirname(os.path.abspath(__file__)) + os.sep
+# What stands between the user's line and playhead's where one calls the other.
+_BETWEEN = {contextlib.__file__, functools.__file__, threading.__file__}
 
 
-Warned = tuple[str | PlayheadWarning, type[PlayheadWarning]]
+Warned = tuple[str | Warning, type[Warning]]
+Line = tuple[str, int]  # a file, and a line in it
 
 _kept: ContextVar[list[Warned] | None] = ContextVar("playhead_warnings", default=None)
+_begun_at: ContextVar[Line | None] = ContextVar("playhead_line", default=None)
+_shown: dict[Any, Any] = {}
 
 
 @contextlib.contextmanager
@@ -317,8 +325,25 @@ def warnings_kept() -> Iterator[list[Warned]]:
         _kept.reset(token)
 
 
-def warn(message: str | PlayheadWarning, category: type[PlayheadWarning]) -> None:
-    """Warn at the line of the user's that led here; from a thread of playhead's own, at this one.
+def users_line() -> Line | None:
+    """The line of the user's that led here; in a thread of playhead's, the one that this was told of."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and _is_between(frame.f_code.co_filename):
+        frame = frame.f_back
+    return _begun_at.get() if frame is None else (frame.f_code.co_filename, frame.f_lineno)
+
+
+def begun_at(line: Line | None) -> None:
+    """Tells this thread, which is playhead's own, which line of the user's it works for."""
+    _begun_at.set(line)
+
+
+def _is_between(file: str) -> bool:
+    return file.startswith((_HOME, "<frozen importlib")) or file in _BETWEEN
+
+
+def warn(message: str | Warning, category: type[Warning]) -> None:
+    """Warn at the user's line, also where a thread of playhead's works for it.
 
     A message that is a warning itself keeps its attributes.
     """
@@ -326,8 +351,8 @@ def warn(message: str | PlayheadWarning, category: type[PlayheadWarning]) -> Non
     if kept is not None:
         kept.append((message, category))
         return
-    level, frame = 2, sys._getframe(1)
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(_HOME):
-        level, frame = level + 1, frame.f_back
-    own = frame.f_code.co_filename.startswith(_HOME) or frame.f_back is None
-    warnings.warn(message, category, stacklevel=2 if own else level - 1)
+    line = users_line()
+    if line is None:
+        warnings.warn(message, category, stacklevel=2)
+    else:
+        warnings.warn_explicit(message, category, *line, registry=_shown)

@@ -69,6 +69,8 @@ class Iterator(IteratorABC[Element]):
     1
     """
 
+    _finalizing = staticmethod(sys.is_finalizing)
+
     def __init__(self, dataset: Dataset, *, epochs: int | None = 1, epoch: int = 0) -> None:
         epochs = None if epochs is None else operator.index(epochs)
         if epochs is not None and epochs < 0:
@@ -130,19 +132,29 @@ class Iterator(IteratorABC[Element]):
 
     def _hand_over(self, within: int | None) -> Element | _End:
         """The next element. An interrupt on its way to the consumer leaves it undelivered."""
-        before = self._state
+        before: _State | None = None
         try:
             with self._lock:
-                return self._take(within)
+                before = self._state
+                try:
+                    return self._take(within)
+                except BaseException:
+                    self._go_back(before)
+                    before = None  # from here on another thread may take the next one
+                    raise
         except BaseException:
-            with self._lock:
-                if self._state is not before:
-                    self._state = before
-                    self._taken = 0
-                    if not self._node.seekable:
-                        self._history.pop()
-                    self._drop_feed()
+            if before is not None:
+                with self._lock:
+                    self._go_back(before)
             raise
+
+    def _go_back(self, before: _State) -> None:
+        if self._state is not before:
+            self._state = before
+            self._taken = 0
+            if not self._node.seekable:
+                self._history.pop()
+            self._drop_feed()
 
     def _take(self, within: int | None) -> Element | _End:
         """The next element; where `within` names an epoch, only of that one."""
@@ -264,14 +276,12 @@ class Iterator(IteratorABC[Element]):
 
     def close(self) -> None:
         """End read-ahead and free its threads. The position stays readable; next raises StopIteration."""
-        with self._lock:
-            self._closed = True
-            self._drop_feed(wait=True)
+        self._end()
 
     def release(self) -> None:
         """`close`, but worker processes wait a minute for the next iterator over this dataset.
 
-        So does an iterator that comes to its end or is garbage. Nothing but processes outlives it.
+        So they do where an iterator comes to its end, is garbage, or seeks. Nothing but processes outlives it.
 
         >>> import playhead as ph
         >>> it = ph.Dataset.range(10).batch(4).prefetch().iterator()
@@ -279,9 +289,14 @@ class Iterator(IteratorABC[Element]):
         [0, 1, 2, 3]
         >>> it.release()
         """
+        self._end(lasting=True)
+
+    def _end(self, lasting: bool = False) -> None:
+        if self._finalizing():
+            return  # a generator that was left open; the threads are gone, and so are this module's names
         with self._lock:
             self._closed = True
-            self._drop_feed(wait=True, lasting=True)
+            self._drop_feed(wait=True, lasting=lasting)
 
     def __enter__(self) -> Self:
         return self
@@ -338,7 +353,7 @@ class Iterator(IteratorABC[Element]):
                     help="load_state_dict(position) goes to a saved position",
                 )
             state = self._seek_state(operator.index(step))
-            self._drop_feed(wait=True)
+            self._drop_feed(wait=True, lasting=True)
             self._state = state
             self._forget()
 

@@ -104,7 +104,7 @@ def test_two_at_once_do_no_harm(tmp_path):
     paths = shards(tmp_path, 6)
     command = [sys.executable, "-m", "playhead", "index", *paths, "--verify"]
     both = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
-    said = [process.communicate(timeout=60)[0] for process in both]
+    said = [process.communicate(timeout=180)[0] for process in both]
     assert [process.returncode for process in both] == [0, 0]
     assert all("600 records" in text for text in said)
     kept = sorted((tmp_path / DIRECTORY).iterdir())

@@ -90,7 +90,7 @@ def test_batches_cut_among_workers_resume_exactly(name):
 
 
 def test_parts_of_one_batch_run_at_the_same_time():
-    together = threading.Barrier(4, timeout=20)
+    together = threading.Barrier(4, timeout=120)
 
     def meet(x):
         if x >= 8:  # the first batch shows how long an element takes

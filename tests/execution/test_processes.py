@@ -30,7 +30,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks into /pro
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 SOURCE = str(Path(__file__).parents[2] / "src")
-PATIENCE = 60.0
+PATIENCE = 180.0
 
 
 @pytest.fixture
@@ -71,7 +71,7 @@ def same(a, b):
     return type(a) is type(b) and a == b
 
 
-def wait_until(condition, seconds=20.0):
+def wait_until(condition, seconds=120.0):
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "it did not come about"
@@ -764,7 +764,7 @@ def test_an_interrupt_of_the_whole_group_is_quiet_and_leaves_no_process(tmp_path
     with started(saved(tmp_path, DYING)) as process:
         workers = workers_of(process.pid)
         os.killpg(process.pid, signal.SIGINT)
-        out, err = process.communicate(timeout=20)
+        out, err = process.communicate(timeout=120)
         assert process.returncode == -signal.SIGINT
     assert err.count("Traceback") == 1 and err.endswith("KeyboardInterrupt\n")
     assert out == ""
@@ -789,7 +789,7 @@ def test_an_interrupt_while_workers_start_is_quiet_too(tmp_path):
         wait_until(lambda: workers_of(process.pid))
         workers = workers_of(process.pid)
         os.killpg(process.pid, signal.SIGINT)
-        out, err = process.communicate(timeout=20)
+        out, err = process.communicate(timeout=120)
         assert (process.returncode, out, err) == (5, "", "")
     wait_until(lambda: not any(map(is_alive, workers)))
 

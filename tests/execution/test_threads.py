@@ -1,12 +1,16 @@
 import contextlib
 import os
+import sys
 import threading
 import time
+import warnings
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 
 from playhead import Dataset
+from playhead.errors import GlobalRandomness, SlowResume
 from playhead.execution.ahead import Ahead
 from playhead.execution.ordered import Ordered
 from playhead.execution.pool import cores
@@ -15,6 +19,7 @@ from playhead.plan.batches import Batch
 from playhead.plan.block import Columns, Rows
 from playhead.plan.compute import Job, Pace, attempt, nbytes
 from playhead.plan.lock import Lock
+from playhead.testing import difference
 
 NODE = Dataset.range(1).node
 
@@ -54,7 +59,7 @@ def results(compute, fn, items):
     return (found for _, found in attempt(compute, Doing(lambda span: fn(*span)), spans))
 
 
-def no_threads(name, seconds=5.0):
+def no_threads(name, seconds=60.0):
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         if not any(t.name.startswith(name) for t in threading.enumerate()):
@@ -326,7 +331,7 @@ def test_a_walk_that_is_dropped_ends_and_is_closed():
     ahead = Ahead(walk(), lambda item: (1, 0), (2, 9))
     next(ahead)
     del ahead
-    assert closed.wait(5) and no_threads("playhead-walk")
+    assert closed.wait(60) and no_threads("playhead-walk")
 
 
 def test_a_slow_walk_can_be_left_without_waiting_for_it():
@@ -334,7 +339,7 @@ def test_a_slow_walk_can_be_left_without_waiting_for_it():
 
     def walk():
         yield 1
-        going.wait(10)
+        going.wait(60)
         yield 2
 
     ahead = Ahead(walk(), lambda item: (1, 0), (5, 9))
@@ -357,11 +362,11 @@ def test_a_lock_that_another_thread_holds_is_open_in_a_forked_child():
     def hold():
         with lock:
             held.set()
-            free.wait(10)
+            free.wait(120)
 
     holder = threading.Thread(target=hold)
     holder.start()
-    held.wait(10)
+    held.wait(60)
     child = os.fork()
     if not child:
         with contextlib.suppress(BaseException):
@@ -372,7 +377,7 @@ def test_a_lock_that_another_thread_holds_is_open_in_a_forked_child():
                     entered.set()
 
             threading.Thread(target=enter, daemon=True).start()
-            os._exit(0 if entered.wait(5) else 1)
+            os._exit(0 if entered.wait(60) else 1)
         os._exit(2)
     _, status = os.waitpid(child, 0)
     free.set()
@@ -414,3 +419,89 @@ def test_one_worker_never_runs_two_user_functions_at_once():
     with dataset.prefetch(8, workers=1).iterator() as iterator:
         assert len(list(iterator)) == 60
     assert not overlaps
+
+
+def test_threads_do_the_work_of_processes_in_a_python_without_the_lock(monkeypatch):
+    monkeypatch.setattr(sys, "_is_gil_enabled", lambda: False, raising=False)
+    dataset = Dataset.range(20).map(lambda x: (os.getpid(), threading.current_thread().name))
+    ahead = dataset.prefetch(2, workers=2, on="processes")
+    assert {int(pid) for pid, _ in ahead} == {os.getpid()}
+    assert all(name.startswith("playhead_") for _, name in ahead)
+
+
+def test_threads_with_several_iterators_each_get_what_one_thread_gets():
+    def noisy(x, rng):
+        return {"x": x, "noise": rng.random(3), "text": f"{x}"}
+
+    def make():
+        numbers = Dataset.range(200).map(noisy, rng=True, seed=2)
+        return numbers.cache().shuffle(seed=1).batch(16)
+
+    expected = list(make().iterator(epochs=2))
+    dataset = make().prefetch(3, workers=4)
+    start = threading.Barrier(8)
+
+    def work():
+        iterators = [dataset.iterator(epochs=2) for _ in range(3)]
+        start.wait()
+        for step, batches in enumerate(zip(*iterators, strict=True), 1):
+            for iterator, batch in zip(iterators, batches, strict=True):
+                assert iterator.position.step == step
+                assert difference(batch, expected[step - 1]) is None
+        return step
+
+    with ThreadPoolExecutor(8) as threads:
+        taken = [threads.submit(work) for _ in range(8)]
+        assert [found.result() for found in taken] == [len(expected)] * 8
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["seekable", "stream"])
+def test_threads_that_share_an_iterator_get_every_element_once(stream):
+    dataset = Dataset.range(3000).map(lambda x: x * 2)
+    dataset = dataset.filter(lambda x: x % 3 > 0) if stream else dataset
+    iterator = dataset.prefetch(workers=3).iterator()
+    with ThreadPoolExecutor(8) as threads:
+        found = [threads.submit(list, iterator) for _ in range(8)]
+        got = sorted(int(x) for part in found for x in part.result())
+    assert got == [2 * k for k in range(3000) if not stream or k % 3]
+    assert iterator.position.step == len(got)
+
+
+READ_BY = {
+    "the caller": lambda ds: ds,
+    "a walk in a thread": lambda ds: ds.prefetch(2, workers=1),
+    "a walk with workers": lambda ds: ds.map(int).batch(2).prefetch(2, workers=2),
+}
+
+
+@pytest.mark.parametrize("build", READ_BY, ids=READ_BY.keys())
+def test_a_warning_names_the_users_line_whichever_thread_gives_it(build):
+    def counted():
+        yield from range(20)
+
+    ds = READ_BY[build](Dataset.from_generator(counted))
+    with ds.iterator() as before:
+        next(before), next(before)
+        position = before.position
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        with ds.iterator() as after:
+            after.load_state_dict(position)
+            line = sys._getframe().f_lineno + 1
+            next(after)
+    assert [(w.category, w.filename, w.lineno) for w in said] == [(SlowResume, __file__, line)]
+    assert "replays" in str(said[0].message)
+
+
+def test_a_warning_from_a_worker_names_the_users_line():
+    def noisy(x):
+        return x + np.random.rand()
+
+    ds = Dataset.range(20).map(noisy).prefetch(4, workers=3)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        line = sys._getframe().f_lineno + 1
+        list(ds)
+    assert {(w.category, w.filename, w.lineno) for w in said} == {
+        (GlobalRandomness, __file__, line)
+    }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from pathlib import Path
 from typing import Any
 
@@ -170,8 +171,9 @@ def test_must_and_never_ask_for_what_is_there(tmp_path: Path, broken: Path) -> N
 def test_a_damaged_newest_save_costs_the_steps_since_the_one_before(copy: Path) -> None:
     (checkpoint.saves(copy)[-1] / "arrays.npz").write_bytes(b"")
     journal = Journal()
-    with pytest.warns(PlayheadWarning, match="step-0000000009"):
+    with pytest.warns(PlayheadWarning, match="step-0000000009") as said:
         fit(model(), data(), checkpoint=copy, epochs=3, verbose=0, callbacks=[journal])
+    assert [warning.filename for warning in said] == [__file__]
     assert len(journal.lines) == 3 * STEPS - 8
 
 
@@ -195,6 +197,22 @@ def test_initial_epoch_beyond_the_checkpoint_is_refused(broken: Path) -> None:
 def test_arguments_that_belong_to_the_pipeline_are_refused(tmp_path: Path, argument: str) -> None:
     with pytest.raises(TypeError, match=f"{argument}= is refused: "):
         fit(model(), data(), checkpoint=tmp_path, **{argument: 1})
+
+
+def test_data_that_are_given_as_keras_takes_them_are_refused_with_what_to_write(
+    tmp_path: Path,
+) -> None:
+    x, y = np.ones((4, 2), np.float32), np.ones(4, np.float32)
+    called: Any = fit
+    with pytest.raises(TypeError, match="x= is refused: the dataset is the second argument"):
+        called(model(), x=data(), checkpoint=tmp_path)
+    with pytest.raises(TypeError, match=r"several arguments in its place: .*slices\(\(x, y\)\)"):
+        called(model(), x, y, checkpoint=tmp_path)
+    with pytest.raises(TypeError, match=r'by place, .*fit\(model, ds, checkpoint="run"'):
+        called(model(), data(), tmp_path)
+    with pytest.raises(TypeError, match="missing 1 required positional argument: 'ds'"):
+        called(model(), checkpoint=tmp_path)
+    assert list(inspect.signature(fit).parameters)[:2] == ["model", "ds"]
 
 
 def test_backup_and_restore_is_refused(tmp_path: Path) -> None:

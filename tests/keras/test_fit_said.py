@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from small_run import STEPS, Broken, Journal, data, model
 
 import playhead as ph
 from playhead.keras import fit
+from playhead.keras.storage import at
 
 
 def rows(batch: int) -> ph.Dataset:
@@ -54,6 +56,30 @@ def test_the_bar_and_the_first_line_agree_where_an_epoch_goes_on_with_other_batc
     assert first and {of for _, of in first} == {total}
     assert min(done for done, _ in first) == 5 and max(done for done, _ in first) == total
     assert second and {of for _, of in second} == {len(now)}
+
+
+def test_a_run_that_begins_where_another_left_no_save_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = f"an earlier attempt began in {tmp_path}/ and ended before its first save (save_every="
+    broken_off(data(), tmp_path, 3, save_every="10min", verbose=2)
+    assert said not in capsys.readouterr().out
+    broken_off(data(), tmp_path, 3, save_every="10min", verbose=2)
+    out = capsys.readouterr().out
+    assert f"playhead: {said}'10min'): this one begins anew\nplayhead: starting {tmp_path}/" in out
+    broken_off(data(), tmp_path, 3, save_every=2, verbose=0)
+    assert capsys.readouterr().out == ""
+    fit(model(), data(), checkpoint=tmp_path, epochs=2, verbose=2)
+    out = capsys.readouterr().out
+    assert f"resuming {tmp_path}/ at epoch 1/2, step 2/7" in out and said not in out
+
+
+def test_on_a_store_only_a_run_that_was_killed_has_begun() -> None:
+    root = at(f"memory://{uuid.uuid4().hex}/run")
+    assert not root.begun()
+    with root.hold():
+        assert root.begun()  # as whoever finds it after a kill sees it
+    assert not root.begun()
 
 
 def test_a_finished_run_says_how_many_epochs_it_trained(

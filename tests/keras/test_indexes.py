@@ -115,7 +115,7 @@ def test_a_fresh_machine_that_takes_a_run_over_scans_none_of_its_remote_files(
             [sys.executable, str(PROGRAM), *urls, str(where), "2"],
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=300,
             env=environment,
         )
         assert child.returncode == 0, child.stderr

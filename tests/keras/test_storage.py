@@ -425,9 +425,9 @@ def test_a_training_process_killed_while_it_uploads_goes_on_exactly(
         assert len(kept) == saved
         log.unlink()
     child = start(f"{s3}/killed", log)
-    out, err = child.communicate(timeout=120)
+    out, err = child.communicate(timeout=300)
     assert child.returncode == 0, err
-    whole, err = undisturbed.communicate(timeout=120)
+    whole, err = undisturbed.communicate(timeout=300)
     assert undisturbed.returncode == 0, err
     assert [*kept, *log.read_text().splitlines()] == (
         tmp_path / "whole.log"

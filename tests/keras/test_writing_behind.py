@@ -23,7 +23,7 @@ from playhead.keras import Preempted, checkpoint, fit
 from playhead.keras.writer import Writer
 
 WRITE = checkpoint.write
-LONG = 60.0  # seconds that a wait takes only where the code is wrong
+LONG = 180.0  # seconds that a wait takes only where the code is wrong
 
 
 class Gate:

@@ -98,7 +98,7 @@ def free():
     return ray.available_resources()["object_store_memory"]
 
 
-def wait_until(holds, seconds=30.0):
+def wait_until(holds, seconds=120.0):
     deadline = time.monotonic() + seconds
     while not holds() and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -218,7 +218,7 @@ def test_a_pool_that_nobody_holds_ends():
     pool = RayPool(ph.Dataset.range(4).node, 1)
     thread = pool._courier.thread
     del pool
-    thread.join(30)
+    thread.join(120)
     assert not thread.is_alive()
 
 

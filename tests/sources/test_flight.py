@@ -51,7 +51,7 @@ def test_an_interrupt_does_not_wait_for_calls_that_are_not_answered():
 
     def call(item):
         under_way.wait()
-        answered.wait(30)
+        answered.wait(120)
         ended.append(item)
 
     def interrupt():
@@ -65,7 +65,7 @@ def test_an_interrupt_does_not_wait_for_calls_that_are_not_answered():
     assert ended == []
     answered.set()
     for thread in [beside, *crew()]:
-        thread.join(30)
+        thread.join(120)
     assert sorted(ended) == [0, 1]
 
 
@@ -90,7 +90,7 @@ def test_an_interrupt_ends_the_scans_of_a_set():
             both.set()
 
     def interrupt():
-        both.wait(30)
+        both.wait(120)
         interrupt_the_waiting_thread()
 
     beside = threading.Thread(target=interrupt)
@@ -98,5 +98,5 @@ def test_an_interrupt_ends_the_scans_of_a_set():
     with pytest.raises(KeyboardInterrupt):
         list(Shelf(Endless()).built([Seen("a", 1, 0), Seen("b", 1, 0)], advance, workers=2))
     for thread in [beside, *crew()]:
-        thread.join(30)
+        thread.join(120)
     assert crew() == []

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import random
+import sys
+import warnings
 from collections import OrderedDict, namedtuple
 
 import numpy as np
@@ -13,6 +17,7 @@ from hypothesis.extra.numpy import arrays
 
 from playhead import Dataset, Position
 from playhead.errors import (
+    GlobalRandomness,
     IntegerOverflow,
     PipelineError,
     SlowResume,
@@ -464,3 +469,74 @@ def test_a_buffer_that_a_generator_fills_again_gives_each_element_its_own():
         assert not any(
             np.may_share_memory(a, b) for a, _ in elements for b, _ in elements if a is not b
         )
+
+
+# --- global random states -------------------------------------------------------------------------------
+
+DRAWS = {
+    "random": random.random,
+    "numpy.random": np.random.rand,
+    "torch": lambda: sys.modules["torch"].rand(()).item(),
+}
+
+
+@pytest.mark.parametrize("ahead", [0, 2])
+@pytest.mark.parametrize("state", DRAWS)
+def test_a_generator_that_draws_from_a_global_state_is_a_warning_that_names_it(state, ahead):
+    if state == "torch":
+        pytest.importorskip("torch")
+
+    def noisy():
+        for _ in range(9):
+            yield DRAWS[state]()
+
+    ds = Dataset.from_generator(noisy).prefetch(ahead, workers=1)
+    with pytest.warns(
+        GlobalRandomness,
+        match=rf"from_generator\(noisy\) draws from the global {state} state.*rng =",
+    ) as said:
+        assert len(list(ds)) == len(list(ds)) == 9
+    assert len(said) == 1 and said[0].filename == __file__
+
+
+def test_what_others_draw_between_the_items_is_not_the_generators_doing():
+    own = np.random.default_rng(0)
+
+    def quiet():
+        while True:
+            yield own.random()
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for _ in itertools.islice(Dataset.from_generator(quiet).iterator(), 9):
+            random.random(), np.random.rand()
+
+
+def test_a_generator_that_ends_or_fails_while_it_is_watched_does_so_once():
+    def fails():
+        yield 1
+        raise KeyError("no such thing")
+
+    assert list(Dataset.from_generator(lambda: iter([1, 2]), version="1")) == [1, 2]
+    found = []
+    with pytest.raises(KeyError, match="no such thing") as caught:
+        found.extend(Dataset.from_generator(fails).iterator())
+    assert found == [1] and "from_generator(fails), item 1" in "\n".join(caught.value.__notes__)
+
+
+@pytest.mark.parametrize("build", [lambda ds: ds, lambda ds: ds.batch(4, drop_remainder=True)])
+def test_a_cache_straight_over_a_generator_asks_for_nothing_ahead(build):
+    asked = []
+
+    def counted():
+        for k in range(11):
+            asked.append(k)
+            yield k
+
+    ds = build(Dataset.from_generator(counted).cache())
+    iterator = ds.iterator()
+    for _ in range(2):
+        last = next(iterator)
+    assert asked == list(range(int(np.max(last)) + 1))
+    assert [np.ravel(x).tolist() for x in ds] == [np.ravel(x).tolist() for x in ds]
+    assert_resumes_exactly(lambda: build(Dataset.from_generator(counted).cache()))

@@ -38,7 +38,7 @@ def picture(pixels, kind="png"):
 
 def test_files_come_class_by_class_and_by_name(folder):
     ds = Dataset.from_image_folder(folder)
-    assert ds.node.class_names == ("a", "b", "c", "empty")
+    assert ds.class_names == ("a", "b", "c", "empty")
     expected = [(name.encode(), np.int32(label)) for name, label in zip(FOUND, LABELS, strict=True)]
     assert difference(list(ds), expected) is None
     files, labels = ds.batch(5)[0]
@@ -49,9 +49,23 @@ def test_files_come_class_by_class_and_by_name(folder):
     assert_resumes_exactly(lambda: Dataset.from_image_folder(folder).shuffle(seed=1).batch(2))
 
 
+def test_class_names_are_there_behind_every_operation_and_where_the_folders_agree(folder):
+    ds = Dataset.from_image_folder(folder)
+    other = Dataset.from_image_folder(folder, class_names=["empty", "c", "a", "b"])
+    unlabelled = Dataset.from_image_folder(folder, labels=None)
+    behind = ds.shuffle(seed=1).ignore_errors().map(lambda data, label: label).cache().batch(2)
+    assert behind.class_names == ("a", "b", "c", "empty")
+    assert Dataset.from_image_folder(folder, on_error="skip").class_names == ds.class_names
+    assert Dataset.zip(ds, unlabelled).class_names == ds.concatenate(ds).class_names
+    for without in (ds.concatenate(other), unlabelled, Dataset.range(3)):
+        with pytest.raises(AttributeError, match="has no 'class_names': they are those of one"):
+            without.class_names  # noqa: B018
+        assert not hasattr(without, "class_names")
+
+
 def test_labels_follow_class_names_or_are_given_or_left_out(folder):
     ds = Dataset.from_image_folder(folder, class_names=["empty", "c", "a", "b"])
-    assert ds.node.class_names == ("empty", "c", "a", "b")
+    assert ds.class_names == ("empty", "c", "a", "b")
     assert [int(label) for _, label in ds] == [1, 2, 3, 3, 3]
     assert ds[0][0] == b"c/0.bmp"
     every = Dataset.from_image_folder(folder, labels=None)
@@ -75,7 +89,7 @@ def test_files_order_and_labels_are_those_of_keras(tmp_path):
         tmp_path, shuffle=False, batch_size=None, image_size=(4, 5), verbose=False
     )
     ours = Dataset.from_image_folder(tmp_path, decode=True)
-    assert ours.node.class_names == tuple(theirs.class_names)
+    assert ours.class_names == tuple(theirs.class_names)
     assert [record.file for k in range(12) for record in ours.trace(k)] == theirs.file_paths
     for (pixels, label), (image, number) in zip(ours, theirs, strict=True):
         assert int(label) == int(number)

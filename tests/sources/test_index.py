@@ -336,7 +336,7 @@ def test_two_processes_may_build_the_same_index_at_once(tmp_path):
         )
         for _ in range(2)
     ]
-    said = [process.communicate(timeout=60)[0] for process in both]
+    said = [process.communicate(timeout=180)[0] for process in both]
     assert [process.returncode for process in both] == [0, 0]
     assert said[0] == said[1] != ""
     assert decode(index_file(path).read_bytes(), path) is not None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
 import uuid
 
 import pytest
@@ -34,3 +36,12 @@ def test_a_model_dir_that_only_tensorflow_can_reach_keeps_the_pipeline() -> None
     assert read(unseeded(), model_dir) == whole[9:]
     with pytest.raises(PipelineChanged, match="size=3"):
         read(ph.Dataset.range(20).shuffle().batch(4), model_dir)
+
+
+def test_each_call_has_the_worker_processes_of_the_one_before() -> None:
+    ds = ph.Dataset.range(8).map(lambda x: os.getpid()).batch(2)
+    ds = ds.prefetch(2, on="processes", workers=1)
+    model_dir = tempfile.mkdtemp()
+    first = read(ds, model_dir)
+    assert first == [[first[0][0]] * 2] * 8 and first[0][0] != os.getpid()
+    assert read(ds, model_dir) == first

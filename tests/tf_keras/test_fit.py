@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -23,7 +25,7 @@ from playhead.errors import (
     TrainingError,
 )
 from playhead.keras import checkpoint
-from playhead.tf_keras import fit
+from playhead.tf_keras import feed, fit
 
 Make = Callable[[], Any]
 
@@ -97,6 +99,13 @@ def test_validation_follows_an_epoch_whose_last_step_was_the_last_that_was_taken
     lines, ended = run(tmp_path, save_every=STEPS, validation_data=data())
     assert len(lines) == 2 * (STEPS + 1) and len(ended.history.history["val_loss"]) == 2
     assert checkpoint.latest(tmp_path)[1]["step"] == 2 * STEPS
+
+
+def test_each_validation_has_the_worker_processes_of_the_one_before() -> None:
+    ds = ph.Dataset.range(8).map(lambda x: os.getpid()).batch(2)
+    first_pass = feed.validation(ds.prefetch(2, on="processes", workers=1))
+    found = [[row.tolist() for row in first_pass.as_numpy_iterator()] for _ in range(3)]
+    assert found == [[[found[0][0][0]] * 2] * 4] * 3 and found[0][0][0] != os.getpid()
 
 
 def two_outputs() -> Any:
@@ -371,6 +380,27 @@ def test_arguments_that_the_pipeline_or_the_checkpoint_says_are_refused(
     with pytest.raises(TypeError, match=f"{name}= is refused"):
         run(tmp_path, **{name: value})
     assert list(tmp_path.iterdir()) == []
+
+
+def test_arrays_in_place_of_a_dataset_are_refused_with_what_to_write(tmp_path: Path) -> None:
+    x, y = np.ones((4, 2), np.float32), np.ones(4, np.float32)
+    called: Any = fit
+    with pytest.raises(TypeError, match="x= is refused: the dataset is the second argument"):
+        called(model(), x=data(), checkpoint=tmp_path)
+    with pytest.raises(TypeError, match=r"several arguments in its place: .*slices\(\(x, y\)\)"):
+        called(model(), x, y, checkpoint=tmp_path)
+
+
+def test_a_run_that_begins_where_another_left_no_save_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(tmp_path, stop=2)
+    run(tmp_path, stop=5, verbose=2)
+    said = "began in .*/ and ended before its first save .save_every=3.: this one begins anew\n"
+    assert re.search(said + "playhead: starting ", capsys.readouterr().out)
+    run(tmp_path, verbose=2)
+    out = capsys.readouterr().out
+    assert "playhead: resuming " in out and "first save" not in out
 
 
 def test_what_is_no_model_or_callback_of_tf_keras_is_refused(tmp_path: Path) -> None:

@@ -11,11 +11,13 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from typing import Generic, TypeAlias, TypeVar
 
-from playhead.errors import ReadAheadTimeout
+from playhead.errors import Line, ReadAheadTimeout, begun_at, users_line
 from playhead.plan.leaving import until
 
 Item = TypeVar("Item")
 Sizes: TypeAlias = tuple[int, int]
+
+BEAT = 0.5  # seconds that a wait lasts: Python may overlook a signal that comes as one begins
 
 
 class _Queue(Generic[Item]):
@@ -56,7 +58,10 @@ class Ahead(Generic[Item]):
         self.hangs = False
         self._queue: _Queue[Item] = _Queue(limits)
         self._thread = threading.Thread(
-            target=_fill, args=(walk, sizes, self._queue), name="playhead-walk", daemon=True
+            target=_fill,
+            args=(walk, sizes, self._queue, users_line()),
+            name="playhead-walk",
+            daemon=True,
         )
         self._finalizer = weakref.finalize(self, _stop, self._queue)
         self._thread.start()
@@ -68,11 +73,12 @@ class Ahead(Generic[Item]):
         queue = self._queue
         with queue.changed:
             began = time.monotonic()
-            while not queue.changed.wait_for(self._has_news, self._timeout):
-                assert self._timeout is not None
-                if time.monotonic() - max(began, self._alive()) > self._timeout:
+            most = self._timeout
+            beat = BEAT if most is None else min(BEAT, most)
+            while not queue.changed.wait_for(self._has_news, beat):
+                if most is not None and time.monotonic() - max(began, self._alive()) > most:
                     self.hangs = True
-                    raise self._hanging(self._timeout)
+                    raise self._hanging(most)
             if not queue.items:
                 if queue.error is not None:
                     raise queue.error
@@ -114,8 +120,12 @@ def _stop(queue: _Queue[Item]) -> None:
 
 
 def _fill(
-    walk: Generator[Item, None, None], measure: Callable[[Item], Sizes], queue: _Queue[Item]
+    walk: Generator[Item, None, None],
+    measure: Callable[[Item], Sizes],
+    queue: _Queue[Item],
+    line: Line | None,
 ) -> None:
+    begun_at(line)
     error: BaseException | None = None
     with until(lambda: queue.stopped), contextlib.closing(walk):
         try:

@@ -9,6 +9,7 @@ from concurrent.futures import Future
 from typing import Any
 
 from playhead.errors import ReadAheadTimeout
+from playhead.execution.ahead import BEAT
 from playhead.execution.autotune import Tuner
 from playhead.execution.parts import read_in_parts
 from playhead.execution.pool import Pool, first_of
@@ -174,17 +175,26 @@ class Ordered:
         self, future: Future[Outcome[Result]], job: Job[Item, Result], item: Item, size: int
     ) -> Outcome[Result]:
         began = time.perf_counter()
-        try:
-            outcome = future.result(self.timeout)
-        except TimeoutError:
-            if future.done():
-                raise
-            self.hangs = True
-            raise self._late(job, item) from None
+        outcome = self._awaited(future, job, item)
         self.alive = time.monotonic()
         if self.tuner is not None:
             self.tuner.delivered(size, time.perf_counter() - began, outcome)
         return outcome
+
+    def _awaited(
+        self, future: Future[Outcome[Result]], job: Job[Item, Result], item: Item
+    ) -> Outcome[Result]:
+        until = None if self.timeout is None else time.monotonic() + self.timeout
+        while True:
+            left = BEAT if until is None else min(BEAT, until - time.monotonic())
+            try:
+                return future.result(max(0.0, left))
+            except TimeoutError:
+                if future.done():
+                    return future.result()
+                if until is not None and time.monotonic() >= until:
+                    self.hangs = True
+                    raise self._late(job, item) from None
 
     def _late(self, job: Job[Item, Any], item: Item) -> ReadAheadTimeout:
         records, said = first_of(job.records(item))

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from playhead.errors import Line, begun_at, users_line
 from playhead.execution.pool import cores
 from playhead.plan.aligned import aligned_empty
 from playhead.plan.compute import Job, Outcome, Pace, Result, perform
@@ -65,9 +66,10 @@ class ThreadPool:
                 desk.changed.notify()
             elif len(desk.threads) < desk.limit:
                 name = f"playhead_{len(desk.threads)}"
-                thread = threading.Thread(target=_work, args=(desk,), name=name, daemon=True)
+                given = (desk, users_line())
+                thread = threading.Thread(target=_work, args=given, name=name, daemon=True)
+                thread.start()  # which fails at the interpreter's end
                 desk.threads.append(thread)
-                thread.start()
         return future
 
     def in_doubt(self, job: Job[Any, Any]) -> bool:
@@ -96,7 +98,8 @@ class ThreadPool:
         _open.discard(self._desk)
 
 
-def _work(desk: _Desk) -> None:
+def _work(desk: _Desk, line: Line | None) -> None:
+    begun_at(line)
     with until(lambda: desk.closed):
         _work_off(desk)
 

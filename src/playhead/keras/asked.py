@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import functools
 import operator
 import os
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar, cast
 
 from playhead.dataset import Dataset
 from playhead.errors import CheckpointError, PipelineError
 from playhead.keras import checkpoint as store
 from playhead.keras.storage import Storage
 
+F = TypeVar("F", bound=Callable[..., Any])
+
 RESUME = ("auto", "must", "never")
 _REFUSED = {
-    "x": "the dataset is the second argument",
+    "x": "the dataset is the second argument, as in fit(model, ds)",
     "y": "targets belong in the dataset: its elements are (inputs, targets)",
     "sample_weight": "weights belong in the dataset: its elements are (inputs, targets, sample weights)",
     "batch_size": "the pipeline's batch(...) says it",
@@ -28,6 +31,36 @@ def refuse(given: Mapping[str, Any], others: Mapping[str, str]) -> None:
     for name, reason in {**_REFUSED, **others}.items():
         if name in given:
             raise TypeError(f"{name}= is refused: {reason}")
+
+
+def two_given(fit: F) -> F:
+    """`fit`, saying what to write instead of arrays, one by one or as x=, and of places for names."""
+
+    @functools.wraps(fit)
+    def asked(*given: Any, **arguments: Any) -> Any:
+        if len(given) > 2 and not isinstance(given[1], Dataset):
+            raise TypeError(
+                "fit takes a playhead.Dataset, and was given several arguments in its place: arrays go in by "
+                "playhead.Dataset.from_tensor_slices((x, y)).batch(32), and the rest by name"
+            )
+        if len(given) > 2:
+            raise TypeError(
+                "fit takes two arguments by place, the model and the dataset: the rest goes by name, as in "
+                'fit(model, ds, checkpoint="run", epochs=10)'
+            )
+        if "x" in arguments:
+            refuse(arguments, {})
+        return fit(*given, **arguments)
+
+    return cast(F, asked)
+
+
+def unsaved(root: Storage, save_every: int | str) -> str:
+    """What to say of a run that begins where another one has begun and left no save."""
+    return (
+        f"an earlier attempt began in {root}/ and ended before its first save "
+        f"(save_every={save_every!r}): this one begins anew"
+    )
 
 
 def whole(value: Any, name: str, *, least: int = 1) -> int:

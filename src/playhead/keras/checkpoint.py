@@ -20,7 +20,6 @@ import hashlib
 import json
 import os
 import re
-import warnings
 import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -28,7 +27,7 @@ from typing import Any, BinaryIO, TypeAlias
 
 import numpy as np
 
-from playhead.errors import CheckpointError, NewerFormat, PlayheadWarning
+from playhead.errors import CheckpointError, NewerFormat, PlayheadWarning, warn
 from playhead.keras.storage import MANIFEST, Draft, Fill, Place, Storage, at
 
 FORMAT = 1
@@ -74,7 +73,7 @@ def latest(path: Where) -> tuple[Place, State]:
             message = (
                 f"a damaged checkpoint is passed over, going back to {directory.name}: {fault_text}"
             )
-            warnings.warn(PlayheadWarning(message), stacklevel=2)
+            warn(message, PlayheadWarning)
         return directory, state
     raise CheckpointError(
         "every checkpoint is damaged\n    " + "\n    ".join(faults),

@@ -8,11 +8,10 @@ are used throughout: a `log_dir` may be wherever TensorFlow can write.
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from playhead.errors import PlayheadWarning
+from playhead.errors import PlayheadWarning, warn
 
 _MARK = "tfevents"  # TensorBoard reads the files that have it in their names
 _ASIDE = "abandoned"
@@ -44,12 +43,10 @@ def cut_back(log_dir: str, files: Mapping[str, int]) -> None:
             elif gfile.stat(path).length > files[name]:
                 _keep_beginning(path, files[name])
         except Exception as error:  # of whatever file system it is
-            warnings.warn(
-                PlayheadWarning(
-                    f"{path} cannot be cut back to the checkpoint, and TensorBoard will show some steps "
-                    f"twice: {error}"
-                ),
-                stacklevel=2,
+            warn(
+                f"{path} cannot be cut back to the checkpoint, and TensorBoard will show some steps twice: "
+                f"{error}",
+                PlayheadWarning,
             )
 
 

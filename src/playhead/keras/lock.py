@@ -20,6 +20,8 @@ try:
 except ImportError:  # not a POSIX system
     fcntl = None  # type: ignore[assignment]
 
+LOCK = ".lock"
+
 _held: set[int] = set()
 
 
@@ -42,7 +44,7 @@ def held(root: Path) -> Iterator[bool]:
 def _open(root: Path) -> int | None:
     try:
         root.mkdir(parents=True, exist_ok=True)
-        handle = os.open(root / ".lock", os.O_RDWR | os.O_CREAT, 0o666)
+        handle = os.open(root / LOCK, os.O_RDWR | os.O_CREAT, 0o666)
     except OSError:  # a directory that cannot be written can still hold a finished run
         return None
     _held.add(handle)

@@ -15,13 +15,12 @@ import socket
 import tempfile
 import time
 import uuid
-import warnings
 import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, BinaryIO, TypeVar
 
-from playhead.errors import CheckpointError, PlayheadWarning
+from playhead.errors import CheckpointError, PlayheadWarning, warn
 from playhead.keras.storage import ABANDONED, MANIFEST, Draft, Fill, is_alive, this_machine
 
 LOCK = "run.lock.json"
@@ -104,6 +103,10 @@ class Remote:
         made._url, made._root = f"{self._url}/{directory}", f"{self._root}/{directory}"
         return made
 
+    def begun(self) -> bool:
+        """One that was killed has left its lock, if another has not removed it since."""
+        return bool(self._holder())
+
     @contextlib.contextmanager
     def hold(self) -> Iterator[bool]:
         """Refuses nothing. Warns where another process seems to write here.
@@ -121,7 +124,7 @@ class Remote:
                 f"{holder.get('host')}, and nothing can be locked there: if that run has not ended, end one of "
                 "the two, for each removes what the other saves"
             )
-            warnings.warn(PlayheadWarning(message), stacklevel=4)
+            warn(message, PlayheadWarning)
         with contextlib.suppress(Exception):  # what cannot be written can still hold a finished run
             self._write_lock()
         try:

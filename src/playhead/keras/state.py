@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import difflib
 import re
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -20,7 +19,7 @@ import numpy as np
 from keras.src.backend.common import global_state
 from keras.src.random.seed_generator import GLOBAL_SEED_GENERATOR, global_seed_generator
 
-from playhead.errors import PlayheadWarning, TrainingChanged, TrainingError
+from playhead.errors import PlayheadWarning, TrainingChanged, TrainingError, warn
 from playhead.keras import backends
 from playhead.keras.checkpoint import Array, Named
 from playhead.keras.text import text_as_tensors
@@ -249,7 +248,7 @@ def warn_of_other_replicas(model: Any, arrays: Arrays) -> None:
             "batches are those of the unbroken run, its weights are not to the bit, as each replica sums over "
             "other rows and has dropout and batch statistics for itself"
         )
-        warnings.warn(PlayheadWarning(message), stacklevel=2)
+        warn(message, PlayheadWarning)
 
 
 def _count(saved: Named) -> int:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Protocol, TypeAlias
 
 from playhead.errors import CheckpointError
-from playhead.keras.lock import held
+from playhead.keras.lock import LOCK, held
 
 if TYPE_CHECKING:
     from playhead.keras.remote import RemoteDirectory
@@ -51,6 +51,9 @@ class Draft(Protocol):
 
 class Storage(Protocol):
     """A place for saves. `str()` of it is what the user called it."""
+
+    def begun(self) -> bool:
+        """Whether a run has held the place before, as far as that can be told; asked before `hold`."""
 
     def hold(self) -> contextlib.AbstractContextManager[bool]:
         """Holds the place for one run; whether no other run of this machine can be writing in it.
@@ -133,6 +136,10 @@ class Local:
 
     def __str__(self) -> str:
         return os.fspath(self.path)
+
+    def begun(self) -> bool:
+        """Its lock stays."""
+        return (self.path / LOCK).exists()
 
     def hold(self) -> contextlib.AbstractContextManager[bool]:
         """The kernel's lock; see `lock`."""

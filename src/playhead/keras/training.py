@@ -16,7 +16,15 @@ from playhead.indexes import kept_in, settle
 from playhead.keras import architecture, backends, settings, state
 from playhead.keras import checkpoint as store
 from playhead.keras.arguments import Arguments
-from playhead.keras.asked import RESUME, require_named, require_one, require_there, whole
+from playhead.keras.asked import (
+    RESUME,
+    require_named,
+    require_one,
+    require_there,
+    two_given,
+    unsaved,
+    whole,
+)
 from playhead.keras.cadence import Cadence
 from playhead.keras.feed import Feed, epoch_length, validation
 from playhead.keras.preemption import POLICIES, Watch
@@ -30,6 +38,7 @@ from playhead.keras.writer import Writer
 from playhead.plan.prefetch import outermost
 
 
+@two_given
 def fit(
     model: Any,
     ds: Dataset,
@@ -96,6 +105,7 @@ def fit(
     backends.require_usable(model)
     root = at(checkpoint)
     require_there(root, resume)
+    begun = root.begun()
     with root.hold() as alone, kept_in(str(root)):
         root.sweep(alone=alone)
         found = store.latest(root) if store.saves(root) else None
@@ -133,6 +143,8 @@ def fit(
                 root.require_writable()
             elif feed.has_open_axes:
                 state.build(model, feed.first())
+            if saved is None and begun:
+                _say(arguments, unsaved(root, save_every))
             verb = "starting" if saved is None else "resuming"
             where = progress.where(arguments.epochs)
             _say(arguments, f"{verb} {root}/ at {where} (step {progress.step} of the run)")

@@ -7,6 +7,7 @@ import warnings
 from typing import Any
 
 from playhead.dataset import Dataset
+from playhead.errors import warn
 from playhead.iterator import Iterator
 from playhead.keras.to_keras import EachPass
 
@@ -25,7 +26,7 @@ def wrapped(ds: Any, *, quiet: bool = False) -> Any:
     if made.operations()[0].get("python") == "from_generator":
         return ds
     for warning in said:
-        warnings.warn(warning.message, warning.category, stacklevel=3)
+        warn(warning.message, warning.category)
     if not quiet:
         print(
             "playhead: a tf.data.Dataset is wrapped by playhead.Dataset.from_tf: resuming replays its epoch",

@@ -70,6 +70,10 @@ class Cache(Node):
     def batches(self) -> Node | None:
         return None
 
+    @property
+    def narrows(self) -> bool:
+        return not self.seekable and self.parent.narrows
+
     def spec(self) -> Nest:
         return self.parent.spec()
 
@@ -109,7 +113,7 @@ class Cache(Node):
             yield from self._from_memory(self.memory.walked, epoch, given)
             return
         whole: list[tuple[Chunk, list[Element]]] | None = None if given else []
-        for chunk in open_needed(self.parent, cursor["at"], compute, lambda: AT_ONCE):
+        for chunk in self._computed(cursor["at"], compute):
             rows = chunk.block.own_rows()
             if whole is not None:
                 whole.append((chunk.without_block(), rows))
@@ -117,6 +121,11 @@ class Cache(Node):
             given += len(chunk)
         if whole is not None:
             self.memory.walked = whole
+
+    def _computed(self, cursor: Cursor, compute: Compute) -> Iterator[Chunk]:
+        if self.parent.user_code:  # which may take long: nothing ahead of what is asked for
+            return self.parent.open(cursor, compute)
+        return open_needed(self.parent, cursor, compute, lambda: AT_ONCE)
 
     def _from_memory(
         self, walked: list[tuple[Chunk, list[Element]]], epoch: int, given: int

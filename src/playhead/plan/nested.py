@@ -54,7 +54,7 @@ def made_by(node: Node, result: Any, key: tuple[int, ...]) -> Node:
     if not isinstance(inner, Node):
         raise PipelineError(
             f"{node.op}({name}) must return a playhead.Dataset, not {type(result).__name__}",
-            help="Dataset.from_tensor_slices(x) makes one of an array's rows",
+            help=_instead_of(result),
         )
     random = unseeded(inner)
     if random is not None:
@@ -63,6 +63,15 @@ def made_by(node: Node, result: Any, key: tuple[int, ...]) -> Node:
             help="give it seed=; the datasets of other elements get other numbers from the same seed",
         )
     return reseeded(inner, *key)
+
+
+def _instead_of(result: Any) -> str:
+    if type(result).__module__.startswith("tensorflow."):
+        return (
+            "open the file with playhead, as in Dataset.from_tfrecords(file) or Dataset.from_lines(file); "
+            "Dataset.from_tf(ds) wraps another tf.data.Dataset"
+        )
+    return "Dataset.from_tensor_slices(x) makes one of an array's rows"
 
 
 def reseeded(node: Node, *parts: int) -> Node:

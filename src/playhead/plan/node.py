@@ -431,11 +431,10 @@ class Serial:
 
 def ordinal(node: Node) -> int:
     """How many random operations of its kind are among a node's ancestors, each once for each way to it."""
-    known: dict[int, int] = {}  # an ancestor may be reached in 2**n ways
+    return _below(node, node.random, {})
 
-    def below(at: Node) -> int:
-        if id(at) not in known:
-            known[id(at)] = sum((p.random == node.random) + below(p) for p in at.parents)
-        return known[id(at)]
 
-    return below(node)
+def _below(at: Node, random: str | None, known: dict[int, int]) -> int:
+    if id(at) not in known:  # an ancestor may be reached in 2**n ways
+        known[id(at)] = sum((p.random == random) + _below(p, random, known) for p in at.parents)
+    return known[id(at)]

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, Self
 
+from playhead.instead import PICTURES, RECORDS, refusing
 from playhead.readers.reader import OnError, Reader, leaving_out, skips
 
 
@@ -15,6 +16,7 @@ class Records(Reader):
     __slots__ = ()
 
     @classmethod
+    @refusing(RECORDS)
     def from_tfrecords(
         cls,
         files: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
@@ -25,6 +27,8 @@ class Records(Reader):
         verify: Literal["always", "index", "read", "never"] = "always",
         index: str | os.PathLike[str] | None = None,
         compression_type: str | None = None,
+        num_parallel_reads: int | None = None,
+        buffer_size: int | None = None,
         storage_options: dict[str, Any] | None = None,
         on_error: OnError = "raise",
         name: str | None = None,
@@ -44,6 +48,8 @@ class Records(Reader):
         that of remote files in the run's directory first.
         compression_type: "GZIP", "ZLIB" or "" for all files; None tells it from each file's first bytes.
         Where one file is compressed, all are a stream: resuming decompresses the file it stands in again.
+        num_parallel_reads, buffer_size: accepted for tf.data's sake; `prefetch` says how many work ahead, and
+        records always come file by file.
         storage_options: what fsspec is given for remote files.
         on_error: "skip" leaves out records that are damaged or do not parse, and makes a stream; what lies
         behind a frame that is broken or cut off, to its file's end, counts as one. The position counts them,
@@ -149,6 +155,7 @@ class Records(Reader):
         return cls(leaving_out(node, on_error, name))
 
     @classmethod
+    @refusing(PICTURES)
     def from_image_folder(
         cls,
         directory: str | os.PathLike[str],
@@ -165,12 +172,12 @@ class Records(Reader):
 
         Files, order and labels are those of `tf.keras.utils.image_dataset_from_directory(shuffle=False)`:
         classes are the directories' sorted names, or in the order of `class_names`, and
-        `ds.node.class_names` has them. labels: a list of numbers instead, or None for no labels; then the
+        `ds.class_names` has them. labels: a list of numbers instead, or None for no labels; then the
         files come from anywhere below. decode: uint8 [height, width, 3] by Pillow instead of bytes.
         directory: a path, or a URL that fsspec knows and lists, with `storage_options` for it.
 
         on_error: "skip" leaves out files that cannot be decoded, and makes a stream; the position counts them,
-        and `ignored` lists them. The source then is `ds.node.parent`.
+        and `ignored` lists them.
 
         Raises `MissingSource`, `PipelineError`; when read, `CorruptRecord` (file) for what cannot be decoded,
         `SourceChanged` for a file of another size.
@@ -182,7 +189,7 @@ class Records(Reader):
         ...     (root / path).parent.mkdir()
         ...     _ = (root / path).write_bytes(path.encode())
         >>> ds = ph.Dataset.from_image_folder(root)
-        >>> ds.node.class_names, ds[1]
+        >>> ds.class_names, ds[1]
         (('cat', 'dog'), (b'dog/1.png', np.int32(1)))
         """
         from playhead.sources.images import image_folder

@@ -9,6 +9,7 @@ from typing import Any, Literal, Self
 
 import numpy as np
 
+from playhead.instead import LINES, TABLES, refusing
 from playhead.plan.block import Nest
 from playhead.readers.reader import OnError, Reader, info_here, leaving_out
 
@@ -19,6 +20,7 @@ class Text(Reader):
     __slots__ = ()
 
     @classmethod
+    @refusing(LINES)
     def from_lines(
         cls,
         files: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
@@ -106,6 +108,7 @@ class Text(Reader):
         return cls(leaving_out(node, on_error, name))
 
     @classmethod
+    @refusing(TABLES)
     def from_csv(
         cls,
         files: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from playhead.errors import ElementError, PipelineError
+from playhead.errors import ElementError, PipelineError, UnequalElements
 from playhead.plan.block import (
     ArraySpec,
     Block,
@@ -29,6 +29,10 @@ from playhead.plan.places import Index, Record
 
 WHOLE = 64 << 20  # bytes up to which all content is hashed
 SAMPLES = 1024
+_UNEQUAL = (
+    "from_sequence({}) keeps rows of unequal shapes, those of several as list(zip(x, y)), and padded_batch "
+    "makes batches of them"
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,14 +100,28 @@ def tensor_slices(tensors: Nest) -> Columns:
 def _as_column(value: Any) -> np.ndarray[Any, Any]:
     try:
         column = as_array(value)
+    except UnequalElements as error:
+        help = _UNEQUAL.format("rows") if _is_ragged(value) else error.help
+        raise UnequalElements(f"from_tensor_slices: {error.what}", help=help) from None
     except TypeError as error:
-        raise PipelineError(f"from_tensor_slices: {error}") from None
+        help = None
+        if type(value).__name__ == "RaggedTensor":
+            help = _UNEQUAL.format("ragged.to_list()")
+        raise PipelineError(f"from_tensor_slices: {error}", help=help) from None
     if column.ndim == 0:
         raise PipelineError(
             "from_tensor_slices cuts along the first axis, and a scalar has none",
             help="from_tensors makes one element of it",
         )
     return column
+
+
+def _is_ragged(rows: Any) -> bool:
+    """Whether it is rows that have arrays of different shapes, each of which is an element by itself."""
+    try:
+        return len({np.shape(as_element(row)) for row in rows}) > 1
+    except ElementError:
+        return False
 
 
 def digest(nest: Nest) -> tuple[str, str]:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property, partial
+from itertools import chain
 from typing import Any, ClassVar
 
 import numpy as np
@@ -16,12 +17,20 @@ from playhead.errors import PipelineError, SlowResume, SourceChanged, warn
 from playhead.plan.block import ArraySpec, Columns, Nest, leaves, map_nest, taken
 from playhead.plan.compute import Chunk, Compute, Pace
 from playhead.plan.functions import function_name
+from playhead.plan.global_states import WATCHED, GlobalStates
 from playhead.plan.node import UNKNOWN, Node, Source
 from playhead.plan.places import Cursor, Index, Places, Record, is_place
 from playhead.sources.signature import columns_of, fitted
 from playhead.sources.signature import signature_of as signature_of
 from playhead.sources.states import Saved, Walk, is_saved, opened, protocol
 from playhead.sources.taking import Taken, columns
+
+
+@dataclass(slots=True)
+class _Watch:
+    """How many items are still watched for draws from a global random state."""
+
+    left: int = WATCHED
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,6 +51,7 @@ class Generated(Source):
     signature: Nest | None = None  # as `signature_of` gives it
     state_every: int = 1
     parents: tuple[Node, ...] = field(default=(), kw_only=True)
+    watch: _Watch = field(default_factory=_Watch, kw_only=True)
 
     @property
     def cardinality(self) -> int:
@@ -106,7 +116,7 @@ class Generated(Source):
         with closing or contextlib.nullcontext():
             try:
                 began = time.perf_counter()
-                for item in items:
+                for item in items if walk.save is not None else chain(self._first(items), items):
                     rows.add(item)
                     if walk.save is not None:
                         walk.look(index + rows.count)
@@ -126,6 +136,19 @@ class Generated(Source):
                 raise
             if rows.count:
                 yield self._chunk(epoch, index, rows, walk)
+
+    def _first(self, items: Iterator[Any]) -> Iterator[Any]:
+        """The first of the items, with a warning where making one draws random numbers."""
+        watch = self.watch
+        while watch.left > 0:
+            states = GlobalStates(first=watch.left == WATCHED)
+            item = next(items, items)
+            who = f"from_generator({function_name(self.function)})"
+            instead = "give it a generator of its own, as in rng = numpy.random.default_rng(seed)"
+            watch.left = 0 if states.warn(who, instead) else watch.left - 1
+            if item is items:
+                return
+            yield item
 
     def _open(self, index: int, saved: Saved | None) -> Walk:
         if self.takes_start:

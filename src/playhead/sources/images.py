@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, TypeAlias
 
@@ -14,6 +14,7 @@ from playhead.errors import CorruptRecord, MissingSource, PipelineError
 from playhead.plan.block import ArraySpec, Block, Columns, Nest, Rows, object_array
 from playhead.plan.node import Node, Source
 from playhead.plan.places import Index, Record
+from playhead.plan.shared import each_once
 from playhead.sources.files.remote import Remote
 from playhead.sources.folders import Found, folder
 from playhead.sources.tar.extensions import image, require_pillow
@@ -92,6 +93,13 @@ class ImageFolder(Source):
             ArraySpec((None, None, 3), np.dtype(np.uint8)) if self.decode else ArraySpec((), bytes)
         )
         return first if self.labels is None else (first, ArraySpec((), np.dtype(np.int32)))
+
+
+def named_classes(node: Node) -> Iterator[tuple[str, ...]]:
+    """The class names of each image folder in a plan whose labels are the numbers of its directories."""
+    for at in each_once(node):
+        if isinstance(at, ImageFolder) and at.class_names:
+            yield at.class_names
 
 
 def image_folder(

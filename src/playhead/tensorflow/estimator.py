@@ -69,12 +69,15 @@ class _Run:
             self._kept = _kept(ds, os.fspath(model_dir), self._step)
 
     def elements(self) -> Iterator[Any]:
-        with self._ds.iterator(epochs=self._epochs) as iterator:
+        iterator = self._ds.iterator(epochs=self._epochs)
+        try:
             if self._kept is not None:
                 iterator.load_state_dict(self._kept)
             _advance(iterator, self._step)
             for element in iterator:
                 yield map_nest(as_numpy, element)
+        finally:
+            iterator.release()  # the next call has its workers
 
 
 def _advance(iterator: PlayheadIterator, step: int) -> None:

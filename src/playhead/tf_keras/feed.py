@@ -50,9 +50,12 @@ def validation(ds: Dataset) -> tf.data.Dataset:
     like = to_tf(ds)
 
     def first_pass() -> Any:
-        with ds.iterator(epochs=1) as elements:
+        elements = ds.iterator(epochs=1)
+        try:
             for element in elements:
                 yield map_nest(as_numpy, element)
+        finally:
+            elements.release()  # the next validation has its workers
 
     made = tf.data.Dataset.from_generator(first_pass, output_signature=like.element_spec)
     return made.apply(tf.data.experimental.assert_cardinality(like.cardinality()))

@@ -14,7 +14,15 @@ from playhead.dataset import Dataset
 from playhead.errors import CheckpointError
 from playhead.indexes import kept_in, settle
 from playhead.keras import checkpoint as store
-from playhead.keras.asked import RESUME, require_named, require_one, require_there, whole
+from playhead.keras.asked import (
+    RESUME,
+    require_named,
+    require_one,
+    require_there,
+    two_given,
+    unsaved,
+    whole,
+)
 from playhead.keras.cadence import Cadence
 from playhead.keras.storage import Storage, at
 from playhead.keras.writer import Writer
@@ -29,6 +37,7 @@ from playhead.tf_keras.tracing import trace
 from playhead.tf_keras.variables import Variables
 
 
+@two_given
 def fit(
     model: Any,
     ds: Dataset,
@@ -82,6 +91,7 @@ def fit(
         )
     root = at(checkpoint)
     writes = replicas.worker == 0
+    begun = writes and root.begun()
     held_alone = root.hold() if writes else contextlib.nullcontext(False)
     with held_alone as alone, kept_in(str(root)):
         if writes:
@@ -115,6 +125,8 @@ def fit(
             variables.restore(saved.arrays)
         elif writes:
             root.require_writable()
+        if saved is None and begun:
+            _say(arguments, replicas, unsaved(root, save_every))
         verb = "starting" if saved is None else "resuming"
         at_ = progress.where(arguments.epochs)
         _say(arguments, replicas, f"{verb} {root}/ at {at_} (step {progress.step} of the run)")

@@ -8,7 +8,6 @@ tf_keras leaves the generators of dropout and augmentation layers out of what it
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +17,7 @@ import tensorflow as tf
 from tensorflow.python.distribute.values import DistributedVariable, SyncOnReadVariable
 from tf_keras.src.backend import RandomGenerator
 
-from playhead.errors import PlayheadWarning, TrainingChanged
+from playhead.errors import PlayheadWarning, TrainingChanged, warn
 from playhead.keras.checkpoint import Array, Named
 from playhead.tensorflow.distribute import Replicas
 
@@ -113,7 +112,7 @@ class Variables:
                 f"the training step uses variables that no attribute of the model or its layers leads to, so "
                 f"they are not saved: {', '.join(others)}"
             )
-            warnings.warn(PlayheadWarning(message), stacklevel=3)
+            warn(message, PlayheadWarning)
 
     def _is_own(self, group: str, variable: Any) -> bool:
         kept = _unwrapped(variable)
@@ -190,7 +189,7 @@ class Variables:
                 "weights are not to the bit, as each replica sums over other rows and has dropout and batch "
                 "statistics for itself"
             )
-            warnings.warn(PlayheadWarning(message), stacklevel=3)
+            warn(message, PlayheadWarning)
 
     def _matched(
         self, arrays: Mapping[str, Named], groups: Sequence[str]

@@ -275,18 +275,18 @@ def prepare(node: Node, compute: Compute) -> None:
 
     For the coordinator, before it reads. Without it each is written when it is first read, by one thread.
     """
-    seen: set[int] = set()
+    _prepare(node, compute, set())
 
-    def look(at: Node) -> None:
-        if id(at) in seen or (isinstance(at, Stored) and at.complete):
-            return
-        seen.add(id(at))
-        for parent in at.parents:
-            look(parent)
-        if isinstance(at, Stored):
-            at.store(compute)
 
-    look(node)
+def _prepare(at: Node, compute: Compute, seen: set[int]) -> None:
+    # No function inside another: one that calls itself holds what it sees until the garbage collector comes.
+    if id(at) in seen or (isinstance(at, Stored) and at.complete):
+        return
+    seen.add(id(at))
+    for parent in at.parents:
+        _prepare(parent, compute, seen)
+    if isinstance(at, Stored):
+        at.store(compute)
 
 
 def _identities(node: Node, path: str, seen: set[int] | None = None) -> Iterator[str]:
