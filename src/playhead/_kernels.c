@@ -1426,6 +1426,17 @@ static int take_out(const Field *field, Py_buffer *view, PyObject *out, Py_ssize
         return 1;
     if (is_single(field))
         return take_objects(out, view, rows);
+    if (PyObject_GetBuffer(out, view, PyBUF_CONTIG | PyBUF_FORMAT) < 0) {
+        view->obj = NULL;
+        return 0;
+    }
+    int objects = view->format && strchr(view->format, 'O');
+    PyBuffer_Release(view);
+    view->obj = NULL;
+    if (objects) {
+        PyErr_SetString(PyExc_ValueError, "numbers do not go into an array of objects");
+        return 0;
+    }
     if (!take(out, view, 1, field->kind == FLOAT ? 4 : 8, rows * (Py_ssize_t)field->count))
         return 0;
     *at = view->len ? view->buf : &nothing;
@@ -1579,7 +1590,8 @@ static int64_t read_examples(Asked *asked)
         size_t rows = (size_t)(part_begin(asked, stop) - part_begin(asked, p));
         most = rows > most ? rows : most;
     }
-    asked->scratch = PyMem_Malloc((3 * most * asked->singles + 1) * sizeof(int64_t));
+    if (most <= (size_t)PY_SSIZE_T_MAX / 32 / (asked->singles ? asked->singles : 1))
+        asked->scratch = PyMem_Malloc((3 * most * asked->singles + 1) * sizeof(int64_t));
     if (!asked->scratch) {
         PyErr_NoMemory();
         return -2;
@@ -1763,8 +1775,8 @@ static PyObject *py_gather(PyObject *module, PyObject *args)
     for (Py_ssize_t p = 0; p < parts; p++) {
         if (!take(PyTuple_GetItem(outs, p), &out_views[p], 1, 1, -1))
             goto done;
-        uneven = uneven || (row && out_views[p].len % row);
-        room += out_views[p].len;
+        uneven = uneven || (row && out_views[p].len % row) || out_views[p].len > PY_SSIZE_T_MAX - room;
+        room = uneven ? 0 : room + out_views[p].len;
     }
     if ((row && count > PY_SSIZE_T_MAX / row) || room != count * row || uneven) {
         PyErr_SetString(PyExc_ValueError, "the rows do not fill the arrays they are to go to");
@@ -1792,7 +1804,8 @@ static PyObject *py_misalignment(PyObject *module, PyObject *args)
     Py_buffer view;
     if (!PyArg_ParseTuple(args, "On", &buffer, &size) || !take(buffer, &view, 0, 1, -1))
         return NULL;
-    offset = (Py_ssize_t)(-(uintptr_t)view.buf % (uintptr_t)(size > 0 ? size : 1));
+    size = size > 0 ? size : 1;
+    offset = (Py_ssize_t)(((uintptr_t)size - (uintptr_t)view.buf % (uintptr_t)size) % (uintptr_t)size);
     PyBuffer_Release(&view);
     return PyLong_FromSsize_t(offset);
 }

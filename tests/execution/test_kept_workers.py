@@ -57,6 +57,14 @@ def nothing_is_left():
     wait_until(lambda: not threads())
 
 
+def environment(x):
+    return x * int(os.environ["PLAYHEAD_TEST_FACTOR"])
+
+
+def directory(x):
+    return len(os.getcwd())
+
+
 def crew_of(dataset):
     return kept._idle[dataset.node]
 
@@ -451,3 +459,23 @@ def test_idle_workers_end_in_silence_when_the_process_ends_or_is_killed(tmp_path
         process.communicate()
     wait_until(lambda: not any(map(is_alive, workers)))
     assert sorted(os.listdir("/dev/shm")) == before
+
+
+def test_workers_that_inherited_another_environment_or_directory_are_not_handed_on(
+    tmp_path, monkeypatch
+):
+    def values(dataset):
+        return [int(x) for batch in dataset for x in batch]
+
+    monkeypatch.setenv("PLAYHEAD_TEST_FACTOR", "2")
+    monkeypatch.chdir("/")
+    factor, path = (
+        Dataset.range(4).map(fn, form="python").batch(2).prefetch(on="processes", workers=1)
+        for fn in (environment, directory)
+    )
+    assert values(factor) == [0, 2, 4, 6]
+    assert values(path) == [1] * 4
+    monkeypatch.setenv("PLAYHEAD_TEST_FACTOR", "3")
+    monkeypatch.chdir(tmp_path)
+    assert values(factor) == [0, 3, 6, 9]
+    assert values(path) == [len(str(tmp_path))] * 4

@@ -321,6 +321,7 @@ def test_arguments_that_do_not_fit_are_refused():
         {"out": (good[:1], good[:1], good[:1]), "ends": (1, 2)},
         {"out": (good, good[:0]), "ends": (2, 1)},
         {"out": (good[:0], good), "ends": (-1, 2)},
+        {"out": np.empty((2, 1), object)},
         {"kind": 0x0A, "count": 1},
         {"kind": 0x0A, "count": 1, "out": good},
         {"kind": 0x0A, "count": 1, "out": np.empty(3, object)},

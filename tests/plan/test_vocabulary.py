@@ -368,6 +368,31 @@ def test_an_error_that_is_not_about_an_element_is_not_ignored():
     assert any("cannot go on behind it" in note for note in caught.value.__notes__)
 
 
+def test_elements_of_unequal_lengths_are_cached_as_they_are_whatever_is_known_of_them(tmp_path):
+    pa = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    lists = [[1], [], [2, 3, 4]] * 3
+    parquet.write_table(pa.table({"x": lists}), tmp_path / "a.parquet")
+    cached = Dataset.from_parquet(tmp_path / "a.parquet").cache()
+    for _ in range(2):
+        assert [row["x"].tolist() for row in cached] == lists
+    padded = cached.padded_batch(3)
+    assert [batch["x"].tolist() for batch in padded] == [[[1, 0, 0], [0, 0, 0], [2, 3, 4]]] * 3
+    assert [batch.tolist() for batch in Dataset.range(7).batch(4).cache()] == [
+        [0, 1, 2, 3],
+        [4, 5, 6],
+    ]
+
+
+def test_lists_in_a_cache_are_not_handed_out(tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"x": ["a", ["b"]]}\n' * 3)
+    cached = Dataset.from_json_lines(tmp_path / "a.jsonl", dtypes={"x": object}).cache()
+    for _ in range(2):
+        for row in cached:
+            assert row["x"] == ["a", ["b"]]
+            row["x"][1].append("mine")
+
+
 def test_a_cached_pipeline_computes_each_element_once():
     calls = []
 

@@ -540,3 +540,26 @@ def test_a_cache_straight_over_a_generator_asks_for_nothing_ahead(build):
     assert asked == list(range(int(np.max(last)) + 1))
     assert [np.ravel(x).tolist() for x in ds] == [np.ravel(x).tolist() for x in ds]
     assert_resumes_exactly(lambda: build(Dataset.from_generator(counted).cache()))
+
+
+class Signed:
+    """What a signature is made of: a dtype and a shape, as tf.TensorSpec has them."""
+
+    def __init__(self, dtype):
+        self.dtype, self.shape = np.dtype(dtype), ()
+
+
+@pytest.mark.parametrize("dtype", ["i4", ">i4", ">f4", "f8", "?", "U2", "S2"])
+def test_what_a_signature_makes_of_an_item_does_not_depend_on_how_many_are_taken(dtype):
+    kind = np.dtype(dtype)
+    item = str if kind.kind == "U" else (lambda k: str(k).encode()) if kind.kind == "S" else int
+    made = [
+        Dataset.from_generator(
+            lambda: ((item(k % 2), k) for k in range(8)),
+            output_signature=(Signed(dtype), Signed("i8")),
+        ).batch(size)
+        for size in (1, 4)
+    ]
+    ones, fours = ([batch[0] for batch in dataset] for dataset in made)
+    assert {batch.dtype for batch in ones} == {batch.dtype for batch in fours}
+    assert np.concatenate(ones).tolist() == np.concatenate(fours).tolist()

@@ -57,6 +57,32 @@ def numbers(batches):
     return [x for batch in batches for x in batch["x"].tolist()]
 
 
+def test_an_answer_that_something_is_not_there_ends_a_silence(monkeypatch):
+    class Answer(OSError):
+        def __init__(self, status):
+            super().__init__(f"HTTP {status}")
+            self.status = status
+
+    now = [0.0]
+    monkeypatch.setattr(silence.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(silence, "pause", lambda seconds: now.__setitem__(0, now[0] + seconds))
+    store, answers = Silence("a store", patience=2.0), []
+
+    def ask():
+        answer = answers.pop(0)
+        if answer == 200:
+            return "there"
+        raise Answer(answer)
+
+    for _ in range(5):
+        answers[:] = [503, 404]
+        with pytest.raises(Exception, match=r"404|not there|missing"):
+            store.insisted(ask, "memory://a")
+        now[0] += 0.6
+    answers[:] = [503, 200]
+    assert store.insisted(ask, "memory://a") == "there"
+
+
 # --- in the middle of a run ---------------------------------------------------------------------------
 
 

@@ -7,7 +7,10 @@ nobody else's.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import os
+import sys
 import weakref
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -60,11 +63,14 @@ class _UsersOwn(Node):
 
 
 def users_own(plan: Plan) -> bytes:
-    """A digest of what workers were sent of the user's functions and objects, with all that those refer to.
+    """A digest of what workers were sent of the user's functions and objects, with all that those refer to,
+    and of what processes inherit: the environment, the directory, where modules are looked for.
 
     Everything else in a plan stays as it is. Raises what pickling raises.
     """
-    things: list[Any] = []
+    things: list[Any] = [sorted(os.environ.items()), list(sys.path)]
+    with contextlib.suppress(FileNotFoundError):
+        things.append(os.getcwd())
     for node in plan.nodes:
         if not node.runs_user_code or (not node.parents and not node.seekable):
             continue  # what is walked is not sent

@@ -7,6 +7,7 @@ dtypes, else `Rows`.
 
 from __future__ import annotations
 
+import copy
 import operator
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -133,11 +134,13 @@ def taken(value: Any) -> Element:
 
 
 def own(element: Element) -> Element:
-    """`element` with a copy of each array."""
+    """`element` with a copy of each array and list."""
     return map_nest(_copied, element)
 
 
 def _copied(leaf: Any) -> Any:
+    if isinstance(leaf, list):
+        return copy.deepcopy(leaf)
     return np.array(leaf) if isinstance(leaf, np.ndarray) else leaf
 
 

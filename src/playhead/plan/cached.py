@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from playhead.plan.block import Block, Columns, Element, Nest, Rows, own, stack
+from playhead.plan.block import Block, Columns, Element, Nest, Rows, leaves, own, stack
 from playhead.plan.chains import open_needed
 from playhead.plan.compute import Chunk, Compute
 from playhead.plan.node import Node
@@ -95,7 +95,8 @@ class Cache(Node):
                 rows = self.parent.read(located.inner.slice(low, high)).own_rows()
                 known.update(zip(numbers[low:high], rows, strict=True))
         rows = [known[number] for number in numbers]
-        if rows and self.static_spec() is not None:
+        spec = self.static_spec()
+        if rows and spec is not None and all(None not in leaf.shape for leaf in leaves(spec)):
             return Columns(stack(rows), len(rows))
         return Rows([own(row) for row in rows])
 

@@ -82,16 +82,15 @@ def _flat(inputs: list[list[Operation]]) -> list[Operation]:
 
 def described(node: Node) -> Iterator[Node]:
     """The nodes in the order in which `flatten(operations(node))` lists what they say."""
-    told = _Told(node)
+    return _listed(node, _Told(node))
 
-    def listed(at: Node) -> Iterator[Node]:
-        if not told.digested(at):
-            for parent in at.parents:
-                yield from listed(parent)
-        if told.said[id(at)] is not None:
-            yield at
 
-    return listed(node)
+def _listed(at: Node, told: _Told) -> Iterator[Node]:
+    if not told.digested(at):
+        for parent in at.parents:
+            yield from _listed(parent, told)
+    if told.said[id(at)] is not None:
+        yield at
 
 
 def flatten(pipeline: list[Operation]) -> Iterator[Operation]:

@@ -126,6 +126,8 @@ def _column(expected: Any, first: Any) -> Column | None:
         return None
     if not isinstance(dtype, np.dtype):
         return scalars(dtype) if kind is dtype else None
+    if not dtype.isnative or dtype.kind in "SU":
+        return None  # as scalars they are of another dtype, each of its own
     if kind is int and dtype.kind in "iu":
         return integers(dtype)
     plain = (kind is float and dtype.kind == "f") or (kind is bool and dtype.kind == "b")

@@ -60,7 +60,10 @@ class Silence:
             except Exception as error:
                 if left():
                     raise
-                rest = self._rest(began, error) if passing(error) else 0.0
+                if not passing(error):
+                    self._heard()  # that is an answer, too
+                    raise failed(error, url) from error
+                rest = self._rest(began, error)
                 if rest <= 0.0:
                     raise failed(error, url) from error
                 pause(min(longest * random.uniform(0.5, 1.0), rest))
