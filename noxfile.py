@@ -33,8 +33,22 @@ def free_threaded(session: nox.Session) -> None:
     rooms = ["conformance", "execution", "kernels", "plan", "sources"]
     top = ["changes", "dataset", "frame", "iterator", "machine", "ownership", "position", "testing"]
     tests = [f"tests/{room}" for room in rooms] + [f"tests/test_{file}.py" for file in top]
-    needing = "tests/test_dataset.py::test_every_public_name_is_there"  # frameworks are among them
-    without = ["--ignore-glob=tests/sources/kafka_*", "--deselect", needing]
+    without = ["--ignore-glob=tests/sources/kafka_*"]
+    for test in (
+        "tests/test_dataset.py::test_every_public_name_is_there",  # frameworks are among them,
+        "tests/conformance/test_operations.py::test_every_operation_of_dataset_has_a_row",  # here too,
+        "tests/conformance/test_operations.py::test_it_gives_what_a_list_says[tf.data pipeline]",
+        "tests/conformance/test_operations.py::"
+        "test_it_resumes_exactly_after_every_step_with_any_number_of_workers[tf.data pipeline]",
+        "tests/test_frame.py::test_rooms_import_one_way",  # import-linter has no release for it
+        # constants are immortal there, and their references not counted
+        "tests/kernels/test_examples.py::"
+        "test_objects_that_values_replace_are_let_go_and_a_default_is_held_by_each_that_has_it",
+        # in a process as large as the tests' resident memory grew there; alone it did not
+        "tests/execution/test_faults.py::"
+        "test_ten_thousand_iterators_leave_threads_files_and_memory_as_they_were",
+    ):
+        without += ["--deselect", test]
     # Iterators that are dropped, not closed, wait for the garbage collector there, and so do their files.
     quiet = ["-W", "ignore:unclosed file:ResourceWarning"]
     # google-crc32c, which the tests compare with, has not declared that it needs no lock.

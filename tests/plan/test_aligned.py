@@ -1,5 +1,8 @@
 import gc
 import os
+import subprocess
+import sys
+import textwrap
 import threading
 import weakref
 
@@ -142,3 +145,21 @@ def test_a_batch_is_gone_when_its_consumer_drops_it():
     gone = weakref.ref(batch)
     del batch
     assert gone() is None
+
+
+def test_an_array_that_outlives_playheads_modules_goes_without_noise():
+    script = """
+        import csv as early
+        import ctypes
+
+        import numpy as np
+        from playhead.plan import aligned
+
+        # Modules that are still held are emptied last come first, so this one after that of playhead.
+        for module in (early, aligned):
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(module))
+        early.kept = aligned.aligned_empty((1 << 20,), np.dtype(np.uint8))
+    """
+    command = [sys.executable, "-c", textwrap.dedent(script)]
+    finished = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (finished.returncode, finished.stderr) == (0, "")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 import threading
 import time
 import weakref
@@ -110,8 +111,9 @@ class Ahead(Generic[Item]):
         self._finalizer.detach()
 
 
-def _stop(queue: _Queue[Item]) -> None:
-    if queue.process != os.getpid():
+def _stop(queue: _Queue[Item], finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+    # At the interpreter's end this module's names are gone; that function is not.
+    if finalizing() or queue.process != os.getpid():
         return  # a forked child has not the thread, which may have held the lock
     with queue.changed:
         queue.stopped = True

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import atexit
 import os
+import sys
 import threading
 import time
 import weakref
 from collections import deque
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
@@ -129,8 +131,9 @@ def _work_off(desk: _Desk) -> None:
                 desk.changed.notify()
 
 
-def _stop(desk: _Desk) -> None:
-    if desk.process != os.getpid():
+def _stop(desk: _Desk, finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+    # At the interpreter's end `_end` has done it, and this module's names are gone; that function is not.
+    if finalizing() or desk.process != os.getpid():
         return  # a forked child has none of the threads, and one of them may have held the lock
     with desk.changed:
         desk.closed = True

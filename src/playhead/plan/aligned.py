@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import math
 import os
+import sys
 import threading
 from collections import deque
+from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -104,8 +106,10 @@ class _Lease:
         self.__array_interface__ = piece.__array_interface__
         self._piece, self._leave = piece, _stock.leave
 
-    def __del__(self) -> None:
-        self._leave(self._piece)
+    def __del__(self, finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        # At the interpreter's end this module's names are gone; the function above is not.
+        if not finalizing():
+            self._leave(self._piece)
 
 
 if hasattr(os, "register_at_fork"):
