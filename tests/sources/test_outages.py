@@ -285,10 +285,13 @@ def test_closing_an_iterator_waits_for_no_store(site, workers, filtered):
     site.out = True
     if filtered:
         ds = ds.filter(lambda row: True)
+    others = set(threading.enumerate())  # of other tests' iterators, too
     it = ds.batch(20).prefetch(2, workers=workers).iterator(epochs=1)
     it.start()
     before = len(site.asked)
     while len(site.asked) < before + 8:
         time.sleep(0.01)  # it asks again and again
+    mine = [one for one in set(threading.enumerate()) - others if one.name.startswith("playhead")]
+    assert mine
     it.close()
-    assert not [one for one in threading.enumerate() if one.name.startswith("playhead")]
+    assert not [one for one in mine if one.is_alive()]
