@@ -61,7 +61,8 @@ class Parser:
         counts = [-1 if f.shape is None else f.count for f in self.fields]
         self._counts = np.array(counts, np.int64)
         self._defaults = tuple(_as_values(f) for f in self.fields)
-        self._others = sum(out is None for out in self._outs(0))
+        self._columns = tuple(map(_column_of, self.fields))
+        self._others = self._columns.count(None)
         self._even = all(f.shape is not None for f in self.fields)
 
     @property
@@ -141,12 +142,8 @@ class Parser:
     def _outs(self, size: int) -> list[Array | None]:
         """Where the values of `size` records go, for each field; None: a field of other lists."""
         return [
-            aligned_empty((size, *f.shape), DTYPES[f.kind])
-            if f.kind != BYTES and f.shape is not None
-            else np.empty((size, *(f.shape or ())), object)
-            if f.count == 1 and f.shape is not None
-            else None
-            for f in self.fields
+            None if column is None else aligned_empty((size, *column[0]), column[1])
+            for column in self._columns
         ]
 
     def _block(self, made: dict[str, Array | list[Array]], size: int) -> Block:
@@ -158,6 +155,13 @@ class Parser:
                     _in_parts(field, values, k) for k, values in enumerate(made[field.name])
                 ]
         return Rows([{name: made[name][k] for name in made} for k in range(size)])
+
+
+def _column_of(field: Field) -> tuple[tuple[int, ...], np.dtype[Any]] | None:
+    """A row's shape and the dtype of the column that the C kernels fill; None where they only find lists."""
+    if field.shape is None or (field.kind == BYTES and field.count != 1):
+        return None
+    return field.shape, np.dtype(object if field.kind == BYTES else DTYPES[field.kind])
 
 
 def _in_parts(field: Field, values: Array, position: int) -> Array:
