@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -126,12 +125,27 @@ def test_a_save_that_comes_due_meanwhile_waits_for_the_one_before(
     assert steps == set(range(1, STEPS + 1))
 
 
-def test_a_save_that_fails_ends_the_run_with_the_cause(tmp_path: Path) -> None:
-    where = tmp_path / "run"
+def put_a_file_in_its_place(where: Path) -> None:
+    """One rename, so that a thread that still writes there is not met half-way."""
+    where.rename(where.with_name("moved"))
+    where.write_text("not a directory")
+
+
+def test_a_save_that_fails_ends_the_run_with_the_cause(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    where, written = tmp_path / "run", threading.Event()
+
+    def write(*arguments: Any, **options: Any) -> Any:
+        made = WRITE(*arguments, **options)
+        written.set()
+        return made
 
     def in_the_way() -> None:
-        shutil.rmtree(where)
-        where.write_text("not a directory")
+        assert written.wait(LONG)  # the save of step 2 is not the one to fail
+        put_a_file_in_its_place(where)
+
+    monkeypatch.setattr(checkpoint, "write", write)
 
     journal = Journal()
     with pytest.raises(CheckpointError, match=r"could not be written to .*run") as raised:
@@ -153,8 +167,7 @@ def test_a_failure_at_the_last_save_is_raised_rather_than_a_history_returned(
 
     class InTheWay(keras.callbacks.Callback):
         def on_train_end(self, logs: Any = None) -> None:
-            shutil.rmtree(where)
-            where.write_text("not a directory")
+            put_a_file_in_its_place(where)
 
     with pytest.raises(CheckpointError, match="could not be written"):
         train(where, InTheWay(), save_every=1000)
