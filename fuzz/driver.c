@@ -229,6 +229,34 @@ static void frames_it(const uint8_t *bytes, size_t size, uint8_t choice)
     free(frames.slots);
 }
 
+/* Three parts of the bytes, which overlap, one after the other over three arrays. */
+static void join_it(const uint8_t *bytes, size_t size, uint8_t choice)
+{
+    Bytes buffer = {bytes, size}, outs[3];
+    int64_t cut = (int64_t)(size ? choice % size : 0), whole = (int64_t)size;
+    int64_t which[3] = {0, 0, 0}, starts[3] = {cut, 0, 0}, stops[3] = {whole, whole, cut};
+    Records records = {&buffer, 1, which, starts, stops, 3};
+    size_t first = size ? (size_t)choice * 7 % (2 * size) : 0;
+    size_t second = choice & 1 ? 0 : (2 * size - first) / 2;
+    size_t sizes[3] = {first, second, 2 * size - first - second};
+    uint8_t *joined = exactly(2 * size);
+    for (int k = 0; k < 3; k++) {
+        outs[k].data = exactly(sizes[k]);
+        outs[k].size = sizes[k];
+    }
+    join(&records, outs);
+    for (size_t k = 0, filled = 0; k < 3; filled += sizes[k++])
+        if (sizes[k])
+            memcpy(joined + filled, outs[k].data, sizes[k]);
+    size_t behind = size - (size_t)cut;
+    demand(!size || (!memcmp(joined, bytes + cut, behind) && !memcmp(joined + behind, bytes, size)
+                     && !memcmp(joined + behind + size, bytes, (size_t)cut)),
+           "parts are joined in order");
+    for (int k = 0; k < 3; k++)
+        free((void *)outs[k].data);
+    free(joined);
+}
+
 /* The bytes as places, or as rows' numbers: those in range give distinct elements in range. */
 static void permute_it(const uint8_t *bytes, size_t size, uint8_t choice)
 {
@@ -277,6 +305,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     parse_it(bytes, size, choice);
     permute_it(bytes, size, choice);
     frames_it(bytes, size, choice);
+    join_it(bytes, size, choice);
     free(bytes);
     return 0;
 }

@@ -364,6 +364,27 @@ static inline Bytes record_of_walk(const Records *records, size_t i)
     return record_at(records, i);
 }
 
+/* All records' bytes, one after the other, into `outs`, which together have as many. */
+static void join(const Records *records, const Bytes *outs)
+{
+    size_t filled = 0;
+    for (size_t i = 0; i < records->count; i++) {
+        Bytes record = record_of_walk(records, i);
+        while (record.size) {
+            size_t room = outs->size - filled, some = record.size < room ? record.size : room;
+            if (some)
+                memcpy((uint8_t *)outs->data + filled, record.data, some);
+            record.data += some;
+            record.size -= some;
+            filled += some;
+            if (filled == outs->size) {
+                outs++;
+                filled = 0;
+            }
+        }
+    }
+}
+
 /* The first record whose frame is not as the index says, or -1. */
 static int64_t check(const Records *records, const uint32_t *crcs)
 {
@@ -1364,6 +1385,47 @@ static PyObject *py_slices(PyObject *module, PyObject *args)
     return list;
 }
 
+static PyObject *py_join(PyObject *module, PyObject *args)
+{
+    (void)module;
+    PyObject *buffers, *which, *starts, *stops, *outs;
+    Held held;
+    if (!PyArg_ParseTuple(args, "OOOOO!", &buffers, &which, &starts, &stops, &PyTuple_Type, &outs)
+        || !hold(&held, buffers, which, starts, stops, 0))
+        return NULL;
+    Py_ssize_t parts = PyTuple_Size(outs);
+    size_t room = 0, total = 0;
+    Py_buffer *views = PyMem_Calloc((size_t)parts + 1, sizeof *views);
+    Bytes *into = PyMem_Calloc((size_t)parts + 1, sizeof *into);
+    if (!views || !into) {
+        PyErr_NoMemory();
+        goto done;
+    }
+    for (Py_ssize_t p = 0; p < parts; p++) {
+        if (!take(PyTuple_GetItem(outs, p), &views[p], 1, 1, -1))
+            goto done;
+        into[p] = bytes_of(&views[p]);
+        room = into[p].size > SIZE_MAX - room ? SIZE_MAX : room + into[p].size;
+    }
+    for (size_t i = 0; i < held.records.count; i++) {
+        size_t size = record_at(&held.records, i).size;
+        total = size > SIZE_MAX - total ? SIZE_MAX : total + size;
+    }
+    if (room != total || total == SIZE_MAX)
+        PyErr_SetString(PyExc_ValueError, "the records do not fill the arrays they are to go to");
+    else
+        WORK(total, join(&held.records, into));
+done:
+    if (views)
+        release(views, parts);
+    PyMem_Free(views);
+    PyMem_Free(into);
+    let_go(&held);
+    if (PyErr_Occurred())
+        return NULL;
+    Py_RETURN_NONE;
+}
+
 /* Whether each record has one value, which is bytes. */
 static int is_single(const Field *field)
 {
@@ -1389,24 +1451,44 @@ static int take_objects(PyObject *out, Py_buffer *view, Py_ssize_t rows)
     return 0;
 }
 
-/* Bytes as objects: those of the spans from row `first` on, or of a missing one the fallback. */
-static int fill_objects(const Records *records, const Field *field, size_t first, size_t rows,
-                        PyObject *fallback, PyObject **items)
+/* What is known of a group's single values, for each field and record: where they begin and end, how many
+   there are, and where the object is that they are copied into; 0: nowhere. */
+enum { BEGINS, ENDS, COUNTS, INTO, SPAN_COLUMNS };
+
+/* Objects for the bytes of the rows from `first` on, to be filled later, or of a missing one the fallback. */
+static int make_objects(const Field *field, size_t first, size_t rows, PyObject *fallback,
+                        PyObject **items, int64_t *into)
 {
     for (size_t i = first; i < first + rows; i++) {
         PyObject *before = *items, *item = fallback;
-        if (field->counts[i] < 0)
+        into[i] = 0;
+        if (field->counts[i] < 0) {
             Py_INCREF(item);
-        else
-            item = PyBytes_FromStringAndSize(
-                (const char *)records->buffers[records->which[i]].data + field->begins[i],
-                (Py_ssize_t)(field->ends[i] - field->begins[i]));
-        if (!item)
-            return 0;
+        } else {
+            item = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)(field->ends[i] - field->begins[i]));
+            if (!item)
+                return 0;
+            into[i] = (int64_t)(intptr_t)PyBytes_AsString(item);
+        }
         *items++ = item;
         Py_XDECREF(before);
     }
     return 1;
+}
+
+/* Fill the objects of `rows` records, of each of `singles` fields: nobody else has seen them yet. */
+static void fill_objects(const Records *records, const int64_t *spans, size_t singles, size_t most,
+                         size_t rows)
+{
+    for (size_t s = 0; s < singles; s++, spans += SPAN_COLUMNS * most) {
+        const int64_t *begins = spans + BEGINS * most, *ends = spans + ENDS * most;
+        const int64_t *into = spans + INTO * most;
+        for (size_t i = 0; i < rows; i++)
+            if (into[i])
+                memcpy((char *)(intptr_t)into[i],
+                       records->buffers[records->which[i]].data + begins[i],
+                       (size_t)(ends[i] - begins[i]));
+    }
 }
 
 /* Where a part has the values of a field, for each of its records: numbers of a fixed count, or objects.
@@ -1560,63 +1642,77 @@ static int take_layout(Asked *asked, PyObject *names, PyObject *outs)
 }
 
 /* Where the fields have the spans of the rows from `row` on, which are `most` rows at most. */
-static void place_spans(Asked *asked, Py_ssize_t row, size_t most)
+static void place_spans(Asked *asked, Py_ssize_t row, int64_t *singles, size_t most)
 {
-    int64_t *others = (int64_t *)asked->spans.buf + row, *singles = asked->scratch;
+    int64_t *others = (int64_t *)asked->spans.buf + row;
     for (Py_ssize_t f = 0; f < asked->count; f++) {
         Field *field = &asked->layout.fields[f];
         int64_t **next = is_single(field) ? &singles : &others;
         size_t apart = is_single(field) ? most : (size_t)asked->rows;
         if (is_array(field))
             continue;
-        field->begins = *next;
-        field->ends = *next + apart;
-        field->counts = *next + 2 * apart;
-        *next += 3 * apart;
+        field->begins = *next + BEGINS * apart;
+        field->ends = *next + ENDS * apart;
+        field->counts = *next + COUNTS * apart;
+        *next += (is_single(field) ? SPAN_COLUMNS : INTO) * apart;
     }
 }
 
-/* The records' values: -1, or the first record that is not understood; -2 where an exception was raised. */
+/* The records' values: -1, or the first record that is not understood; -2 where an exception was raised.
+
+   A few parts at a time, so that what was parsed is still near when it is copied. Python's lock is held only
+   to make the objects, which are filled before the next parts are parsed. After an error some are not. */
 static int64_t read_examples(Asked *asked)
 {
     enum { NEARBY = 1 << 20 };
     Held *held = &asked->held;
     const int64_t *ends = asked->ends.buf;
-    /* A few parts at a time: what was parsed is still near when objects are made of it. */
-    Py_ssize_t share = 1 + (Py_ssize_t)(NEARBY / (held->total / (size_t)(asked->parts + 1) + 1));
+    size_t nbytes = held->total / (size_t)(asked->parts + 1) + 1; /* of a part */
+    Py_ssize_t share = 1 + (Py_ssize_t)(NEARBY / nbytes);
     size_t most = 0;
     for (Py_ssize_t p = 0; p < asked->parts; p++) {
         Py_ssize_t stop = p + share < asked->parts ? p + share : asked->parts;
         size_t rows = (size_t)(part_begin(asked, stop) - part_begin(asked, p));
         most = rows > most ? rows : most;
     }
-    if (most <= (size_t)PY_SSIZE_T_MAX / 32 / (asked->singles ? asked->singles : 1))
-        asked->scratch = PyMem_Malloc((3 * most * asked->singles + 1) * sizeof(int64_t));
+    size_t room = SPAN_COLUMNS * most * asked->singles;
+    if (most <= (size_t)PY_SSIZE_T_MAX / 64 / SPAN_COLUMNS / (asked->singles ? asked->singles : 1))
+        asked->scratch = PyMem_Malloc((2 * room + 1) * sizeof(int64_t));
     if (!asked->scratch) {
         PyErr_NoMemory();
         return -2;
     }
+    Records before = held->records; /* whose objects are made and not filled */
+    before.count = 0;
+    int64_t *spans = asked->scratch, *filled = asked->scratch + room;
     for (Py_ssize_t p = 0, stop; p < asked->parts; p = stop) {
         int64_t first = part_begin(asked, p), bad;
         stop = p + share < asked->parts ? p + share : asked->parts;
-        place_spans(asked, (Py_ssize_t)first, most);
-        WORK(held->total * (size_t)(stop - p) / (size_t)asked->parts,
+        place_spans(asked, (Py_ssize_t)first, spans, most);
+        WORK(nbytes * (size_t)(stop - p),
+             fill_objects(&before, filled, asked->singles, most, before.count);
              bad = examples_apart(&held->records, asked->crcs.buf, &asked->layout, ends, (size_t)p,
                                   (size_t)stop, asked->places));
         if (bad >= 0)
             return bad;
-        Records near = held->records;
-        near.which += first;
         for (Py_ssize_t k = p * asked->count; k < stop * asked->count; k++) {
             const Field *field = &asked->layout.fields[k % asked->count];
             int64_t begin = part_begin(asked, k / asked->count), end = ends[k / asked->count];
             if (is_single(field)
-                && !fill_objects(&near, field, (size_t)(begin - first), (size_t)(end - begin),
+                && !make_objects(field, (size_t)(begin - first), (size_t)(end - begin),
                                  PyTuple_GetItem(asked->fallbacks, k % asked->count),
-                                 asked->out_views[k].buf))
+                                 asked->out_views[k].buf,
+                                 field->begins + (INTO - BEGINS) * most))
                 return -2;
         }
+        before.which = held->records.which + first;
+        before.count = (size_t)(part_begin(asked, stop) - first);
+        int64_t *made = spans;
+        spans = filled;
+        filled = made;
     }
+    WORK(before.count * (held->total / (held->records.count + 1)),
+         fill_objects(&before, filled, asked->singles, most, before.count));
     return -1;
 }
 
@@ -1821,6 +1917,7 @@ static PyMethodDef methods[] = {
     {"check", py_check, METH_VARARGS, NULL},
     {"frames", py_frames, METH_VARARGS, NULL},
     {"slices", py_slices, METH_VARARGS, NULL},
+    {"join", py_join, METH_VARARGS, NULL},
     {"examples", py_examples, METH_VARARGS, NULL},
     {"values", py_values, METH_VARARGS, NULL},
     {"feistel", py_feistel, METH_VARARGS, NULL},
@@ -1828,7 +1925,7 @@ static PyMethodDef methods[] = {
     {NULL, NULL, 0, NULL},
 };
 
-#define VERSION 3 /* kernels.py names the same */
+#define VERSION 4 /* kernels.py names the same */
 
 static int execute(PyObject *module)
 {

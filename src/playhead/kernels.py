@@ -48,6 +48,7 @@ __all__ = [
     "frames",
     "gather",
     "header",
+    "join",
     "masked_crc32c",
     "misalignment",
     "scan",
@@ -75,7 +76,7 @@ def _native() -> Any:
     return None
 
 
-VERSION = 3  # of what the two call each other by; the same number stands in _kernels.c
+VERSION = 4  # of what the two call each other by; the same number stands in _kernels.c
 
 _c = _native()
 
@@ -148,6 +149,17 @@ def slices(records: Records) -> list[bytes]:
     """The records' bytes. Raises ValueError where one does not lie inside its buffer."""
     found: list[bytes] = _c.slices(*records) if NATIVE else reference.slices(records)
     return found
+
+
+def join(records: Records, *outs: Array) -> None:
+    """Copy the records' bytes, one after the other, to `outs`: contiguous, and together of as many bytes.
+
+    Raises ValueError where they are not, or a record does not lie inside its buffer.
+    """
+    if NATIVE:
+        _c.join(*records, outs)
+    else:
+        reference.join(records, *outs)
 
 
 def frames(

@@ -193,6 +193,18 @@ def slices(records: Records) -> list[bytes]:
     return [bytes(records.buffers[which][start:stop]) for which, start, stop in spans]
 
 
+def join(records: Records, *outs: Array) -> None:
+    """Copy the records' bytes, one after the other, to `outs`, which together have as many."""
+    joined = b"".join(slices(records))
+    if len(joined) != sum(out.nbytes for out in outs):
+        raise ValueError("the records do not fill the arrays they are to go to")
+    start = 0
+    for out in outs:
+        stop = start + out.nbytes
+        out.reshape(-1).view(np.uint8)[:] = np.frombuffer(joined[start:stop], np.uint8)
+        start = stop
+
+
 def frames(
     index: Integers, firsts: Integers, edges: Integers, crcs: Checksums
 ) -> tuple[Integers, Integers, Integers, Integers, Checksums]:

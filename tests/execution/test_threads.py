@@ -71,6 +71,92 @@ def no_threads(name, seconds=60.0):
 # The pool
 
 
+def test_the_oldest_task_that_no_thread_has_begun_is_done_by_who_helps():
+    pool, go, begun, done = ThreadPool(1), threading.Event(), threading.Event(), []
+
+    def work(name):
+        done.append((name, threading.current_thread()))
+        if name == "first":
+            begun.set()
+            assert go.wait(60)
+        return name
+
+    futures = [pool.submit(Doing(work), name) for name in ("first", "second", "third")]
+    assert begun.wait(60)
+    assert pool.help()
+    me = threading.current_thread()
+    assert [name for name, by in done if by is me] == ["second"]
+    assert futures[1].done() and not futures[0].done() and not futures[2].done()
+    go.set()
+    assert [future.result(60).result for future in futures] == ["first", "second", "third"]
+    assert not pool.help()
+    pool.close()
+    assert not pool.help()
+
+
+def test_an_interrupt_of_who_helps_is_raised_and_said_to_who_waits():
+    pool, go, begun = ThreadPool(1), threading.Event(), threading.Event()
+    pool.submit(Doing(lambda sent: begun.set() or go.wait(60)), None)
+    assert begun.wait(60)
+
+    def interrupted(sent):
+        raise KeyboardInterrupt
+
+    future = pool.submit(Doing(interrupted), None)
+    with pytest.raises(KeyboardInterrupt):
+        pool.help()
+    assert isinstance(future.result(0).error, KeyboardInterrupt)
+    cancelled = pool.submit(Doing(interrupted), None)
+    assert cancelled.cancel()
+    assert pool.help()  # takes it, and does nothing
+    go.set()
+    pool.close()
+
+
+def test_who_waits_works_where_no_function_of_the_users_runs_and_no_time_is_set(monkeypatch):
+    rows = Dataset.from_tensor_slices(np.arange(2000)).shuffle(seed=1)
+    expected = [batch.tolist() for batch in rows.batch(2)]
+    read, help, helped = Batch.read, ThreadPool.help, []
+    monkeypatch.setattr(Batch, "read", lambda *given: time.sleep(0.001) or read(*given))
+    monkeypatch.setattr(ThreadPool, "help", lambda pool: helped.append(help(pool)) or helped[-1])
+
+    def helps(dataset):
+        helped.clear()
+        assert [batch.tolist() for batch in dataset] == expected
+        return any(helped)
+
+    assert helps(rows.batch(2).prefetch(workers=1))
+    assert helps(rows.batch(2).prefetch(workers=2))
+    assert not helps(rows.batch(2).prefetch(timeout=60.0))
+    assert not helps(rows.map(lambda x: x).batch(2).prefetch())
+    assert not helps(rows.batch(2).map(lambda x: x).prefetch())
+
+
+def test_an_interrupt_while_the_consumer_reads_loses_no_element(monkeypatch):
+    rows = Dataset.from_tensor_slices(np.arange(400)).shuffle(seed=1).batch(2)
+    read, due = Batch.read, [False]
+
+    def reading(self, located):
+        if due[0] and threading.current_thread() is threading.main_thread():
+            due[0] = False
+            raise KeyboardInterrupt
+        time.sleep(0.001)
+        return read(self, located)
+
+    expected = [batch.tolist() for batch in rows]
+    monkeypatch.setattr(Batch, "read", reading)
+    found, interrupts = [], 0
+    with rows.prefetch(workers=1).iterator() as iterator:
+        while len(found) < len(expected):
+            due[0] = due[0] or len(found) % 20 == 7
+            try:
+                found.append(next(iterator).tolist())
+            except KeyboardInterrupt:
+                interrupts += 1
+    assert found == expected
+    assert interrupts >= 2
+
+
 def test_results_come_in_order_though_they_are_ready_out_of_order(pool):
     def work(item):
         time.sleep(0.02 if item % 4 == 0 else 0)
@@ -212,7 +298,7 @@ def test_a_pace_begins_like_another_where_the_first_call_is_soon_over():
         return pace.size
 
     assert beginning(1e-7) == 1000
-    assert beginning(1e-5) == 100  # a thousandth of a second
+    assert beginning(1e-5) == 40  # 0.4 thousandths of a second
     assert beginning(1e-2) == 1
     assert beginning(1e-2, first=32) == 32
     unknown = Pace(100)

@@ -176,13 +176,22 @@ def test_many_parts_of_many_bytes_are_read_in_one_call():
     entries = [
         part(1, part(1, b"a") + part(2, part(1, packed(bytes, [value]))))
         + (part(1, part(1, b"n") + part(2, part(3, packed(I64, [k])))) if k % 3 else b"")
+        + (
+            part(1, part(1, b"b") + part(2, part(1, packed(bytes, [value[::-2]]))))
+            if k % 4
+            else b""
+        )
         for k, value in enumerate(values)
     ]
-    parser = Parser({"a": FixedLenFeature((), bytes), "n": FixedLenFeature((), I64, -1)})
+    asked = {"a": (bytes,), "b": (bytes, b"none"), "n": (I64, -1)}
+    parser = Parser({name: FixedLenFeature((), *said) for name, said in asked.items()})
     ends = [1, 1, 7, 300, 301, 555, 600]
     blocks = parser.parse_apart(parts([part(1, entry) for entry in entries]), ends)
     for block, (start, stop) in zip(blocks, itertools.pairwise([0, *ends]), strict=True):
         assert block.nest["a"].tolist() == values[start:stop]
+        assert block.nest["b"].tolist() == [
+            values[k][::-2] if k % 4 else b"none" for k in range(start, stop)
+        ]
         assert block.nest["n"].tolist() == [k if k % 3 else -1 for k in range(start, stop)]
 
 

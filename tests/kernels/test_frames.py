@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import mmap
 import struct
 
@@ -104,6 +105,43 @@ def test_a_check_stops_where_the_reference_stops(data, first, second):
     records = Records(buffers, which, starts, stops)
     assert kernels.check(records, crcs) == reference.check(records, crcs)
     assert kernels.slices(records) == reference.slices(records)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.data(), st.lists(st.binary(max_size=300), max_size=4))
+def test_records_are_joined_over_arrays_of_any_sizes(data, buffers):
+    which, starts, stops = [], [], []
+    for _ in range(data.draw(st.integers(0, 9)) if buffers else 0):
+        number = data.draw(st.integers(0, len(buffers) - 1))
+        ends = st.integers(0, len(buffers[number]))
+        start, stop = sorted((data.draw(ends), data.draw(ends)))
+        which, starts, stops = [*which, number], [*starts, start], [*stops, stop]
+    expected = b"".join(buffers[w][a:b] for w, a, b in zip(which, starts, stops, strict=True))
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(expected)), max_size=4)))
+    edges = list(itertools.pairwise([0, *cuts, len(expected)]))
+    records = Records(buffers, *(np.array(f, np.int64) for f in (which, starts, stops)))
+    for work in (kernels.join, reference.join):
+        outs = [np.full(stop - start, 7, np.uint8) for start, stop in edges]
+        work(records, *outs)
+        assert b"".join(out.tobytes() for out in outs) == expected
+
+
+@pytest.mark.parametrize("work", [kernels.join, reference.join], ids=["kernel", "reference"])
+def test_records_that_do_not_fill_their_arrays_are_refused(work):
+    ends = np.array([4, 9])
+    records = Records([b"abcdefghi"], np.zeros(2, np.int64), ends - 4, ends)
+    out = np.zeros((2, 2), np.uint16)
+    work(records, out)
+    assert out.tobytes() == b"abcdfghi"
+    for outs in ((), (out[:1],), (out, out[:1]), (out, out)):
+        with pytest.raises(ValueError, match="do not fill"):
+            work(records, *outs)
+    with pytest.raises((ValueError, BufferError)):
+        kernels.join(records, np.zeros((2, 4), np.uint16)[:, ::2])
+    with pytest.raises((ValueError, BufferError)):
+        kernels.join(records, np.frombuffer(bytes(8), np.uint8))
+    with pytest.raises(ValueError, match="inside"):
+        kernels.join(Records([b"abc"], *(np.array([n]) for n in (0, 0, 8))), out)
 
 
 INT64 = st.sampled_from([-(2**63), -1, 0, 1, 5, 11, 12, 13, 40, 41, 2**31, 2**63 - 1])

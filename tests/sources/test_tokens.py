@@ -67,6 +67,12 @@ def test_windows_hold_the_tokens_that_a_list_says(
         expected = windows(stretches, length, stride or length, targets)
         assert len(ds) == len(expected)
         assert [plain(ds[k]) for k in range(len(ds))] == expected
+        order = draw.draw(st.permutations(range(len(ds))))
+        ends = [*sorted(draw.draw(st.lists(st.integers(0, len(ds)), max_size=3))), len(ds)]
+        apart = ds.node.gather_apart(np.array(order, np.int64), ends)
+        read = [plain(row) for block in apart for row in block.rows()]
+        assert read == [expected[k] for k in order]
+        assert [len(block) for block in apart] == np.diff([0, *ends]).tolist()
         if expected:
             assert plain(ds.batch(99)[0]) == plain(next(iter(ds.batch(99))))
 
@@ -80,6 +86,17 @@ def test_tokens_of_npy_files_and_of_any_byte_order_are_read(tmp_path):
     path = write(tmp_path / "big.bin", [1, 2], ">u4")
     (found,) = Dataset.from_tokens(path, ">u4", length=2)
     assert found.tolist() == [1, 2] and found.dtype == np.uint32 and found.dtype.isnative
+
+
+def test_windows_of_many_files_of_another_byte_order_are_read_at_once(tmp_path):
+    # More files than are held open at once, and windows that begin in one and end in the third.
+    paths = [write(tmp_path / f"{k:03}", range(5 * k, 5 * k + 5), ">u2") for k in range(100)]
+    ds = Dataset.from_tokens(paths, ">u2", length=11, stride=3, targets=True).shuffle(seed=1)
+    assert len(ds) == 163
+    ((inputs, targets),) = ds.batch(200)
+    assert inputs.dtype == targets.dtype == np.dtype("=u2")
+    assert sorted(inputs.tolist()) == [list(range(3 * k, 3 * k + 11)) for k in range(163)]
+    assert (targets == inputs + 1).all()
 
 
 def test_memory_maps_are_read_by_the_other_constructors(tmp_path):

@@ -74,7 +74,8 @@ class Ordered:
     `records` None: two tasks ahead for each worker, and two batches. Whatever was asked for, what is held
     ahead stays within about `budget` bytes, counted by the results seen so far. `timeout`: seconds that the
     elements of one task may take. `tuner`: changes the pool's workers while it runs. `found`: what an earlier
-    iterator found out, and this one for the next.
+    iterator found out, and this one for the next. `help`: does a task that waits for a worker, if there is one;
+    who waits for an outcome calls it meanwhile.
     """
 
     def __init__(
@@ -86,8 +87,10 @@ class Ordered:
         timeout: float | None = None,
         tuner: Tuner | None = None,
         found: Found | None = None,
+        help: Callable[[], bool] | None = None,
     ) -> None:
         self.pool = pool
+        self.help = help
         self.found = found
         self.records = records
         self.budget = budget
@@ -184,6 +187,8 @@ class Ordered:
     def _awaited(
         self, future: Future[Outcome[Result]], job: Job[Item, Result], item: Item
     ) -> Outcome[Result]:
+        while self.help is not None and not future.done() and self.help():
+            pass
         until = None if self.timeout is None else time.monotonic() + self.timeout
         while True:
             left = BEAT if until is None else min(BEAT, until - time.monotonic())
@@ -232,7 +237,8 @@ class _Held:
     def room(self) -> bool:
         if not self._tasks:
             return True
-        compute, workers = self._compute, self._compute.pool.workers
+        compute = self._compute
+        workers = compute.pool.workers + (compute.help is not None)
         if compute.records is not None and self._records >= compute.records:
             return False
         if self._after and self._tasks > min(self.delivered, workers):

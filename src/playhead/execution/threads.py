@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import sys
 import threading
@@ -74,6 +75,16 @@ class ThreadPool:
                 desk.threads.append(thread)
         return future
 
+    def help(self) -> bool:
+        """Do the oldest task that no thread has begun, in the caller's; False where there is none."""
+        desk = self._desk
+        with desk.changed:
+            if not desk.tasks:
+                return False
+            future, job, sent = desk.tasks.popleft()
+        _do(future, job, sent)
+        return True
+
     def in_doubt(self, job: Job[Any, Any]) -> bool:
         return False  # a form is decided under a lock, and all threads see it
 
@@ -117,18 +128,24 @@ def _work_off(desk: _Desk) -> None:
                 return
             future, job, sent = desk.tasks.popleft()
             desk.working += 1
-        if future.set_running_or_notify_cancel():
-            try:
-                outcome = perform(job, sent)
-            except BaseException as error:
-                outcome = Outcome(error=error)
-            future.set_result(outcome)
-            del outcome
+        with contextlib.suppress(BaseException):  # who waits for it is told
+            _do(future, job, sent)
         del future, job, sent
         with desk.changed:
             desk.working -= 1
             if desk.tasks and desk.waiting and desk.working < desk.limit:
                 desk.changed.notify()
+
+
+def _do(future: Future[Outcome[Any]], job: Job[Any, Any], sent: Any) -> None:
+    """What is not an `Exception`, as an interrupt, is raised here as well as where the outcome is taken."""
+    if not future.set_running_or_notify_cancel():
+        return
+    try:
+        future.set_result(perform(job, sent))
+    except BaseException as error:
+        future.set_result(Outcome(error=error))
+        raise
 
 
 def _stop(desk: _Desk, finalizing: Callable[[], bool] = sys.is_finalizing) -> None:

@@ -112,7 +112,7 @@ class Pace:
     """How many elements to compute in one call: `size`, enough to fill `seconds`, or NBYTES."""
 
     SECONDS = 0.03
-    SOON = 0.001  # seconds that the first call may take, where it is known how many elements do
+    SOON = 0.0004  # seconds that the first call may take, where it is known how many elements do
     NBYTES = 2 << 20  # what a core's cache about holds
 
     def __init__(self, most: int) -> None:

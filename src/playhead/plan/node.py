@@ -111,6 +111,12 @@ class Node(ABC):
         return bool(self.parents) and quick
 
     @cached_property
+    def unlocked(self) -> bool:
+        """Whether reading is mostly work for which Python's lock is left, and that waits for no network."""
+        known = bool(self.parents) and not self.runs_user_code
+        return known and all(parent.unlocked for parent in self.parents)
+
+    @cached_property
     def weight(self) -> int:
         """About how many source records make one element."""
         return max((parent.weight for parent in self.parents), default=1)

@@ -44,6 +44,10 @@ class TensorSlices(Source):
     columns: Columns
     parents: tuple[Node, ...] = field(default=(), kw_only=True)
 
+    @cached_property
+    def unlocked(self) -> bool:
+        return True
+
     @property
     def cardinality(self) -> int:
         return len(self.columns)

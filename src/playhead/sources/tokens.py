@@ -12,7 +12,9 @@ from typing import Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
 
+from playhead import kernels
 from playhead.errors import CorruptRecord, PipelineError, SourceError
+from playhead.kernels import Records
 from playhead.plan.aligned import aligned_empty
 from playhead.plan.block import ArraySpec, Block, Columns, Nest
 from playhead.plan.node import Node, Source
@@ -69,6 +71,10 @@ class Tokens(Source):
     def light(self) -> bool:
         return not self.store.far
 
+    @cached_property
+    def unlocked(self) -> bool:
+        return self.light and kernels.NATIVE
+
     def tokens_at(self, index: Integers) -> Integers:
         """The number of the first token of each window."""
         stretch = np.searchsorted(self.before, index, side="right") - 1
@@ -79,12 +85,20 @@ class Tokens(Source):
 
         Raises `IndexError`, and `SourceChanged` for a file that was written since the dataset was made.
         """
+        return self.gather_apart(index, [len(index)])[0]
+
+    def gather_apart(self, index: Index, ends: list[int]) -> list[Block]:
         outside = np.flatnonzero((index < 0) | (index >= self.cardinality))
         if len(outside):
             raise IndexError(f"window {index[outside[0]]} of {self.cardinality}")
         begins = self.tokens_at(index)
-        windows = self.store.windows(begins, self.size, (0, 1) if self.targets else (0,))
-        return Columns(tuple(windows) if self.targets else windows[0], len(index))
+        sizes = np.diff([0, *ends]).tolist()
+        shifts = (0, 1) if self.targets else (0,)
+        apart = zip(*self.store.windows(begins, self.size, shifts, sizes), strict=True)
+        return [
+            Columns(windows if self.targets else windows[0], size)
+            for windows, size in zip(apart, sizes, strict=True)
+        ]
 
     def record(self, epoch: int, index: int) -> Record:
         """Its file, and the number there of its first token."""
@@ -172,25 +186,36 @@ class Store:
         return int(self._file_of(np.array([token], np.int64))[0])
 
     def windows(
-        self, tokens: Integers, size: int, shifts: Sequence[int]
-    ) -> list[np.ndarray[Any, Any]]:
-        """For each of `shifts` the `size` tokens that begin so far behind each of `tokens`: (n, size)."""
+        self, tokens: Integers, size: int, shifts: Sequence[int], sizes: Sequence[int]
+    ) -> list[list[np.ndarray[Any, Any]]]:
+        """For each of `shifts` the `size` tokens that begin so far behind each of `tokens`, so many windows
+        in each of several arrays (n, size).
+        """
         width = size + max(shifts)
         first, last = self._file_of(tokens), self._file_of(tokens + (width - 1))
         count = last - first + 1
         row = np.repeat(np.arange(len(tokens)), count)
         file = np.arange(len(row)) - np.repeat(np.cumsum(count) - count, count) + first[row]
-        begin = np.maximum(tokens[row], self.starts[file]) - self.starts[file]
-        end = np.minimum(tokens[row] + width - self.starts[file], self.counts[file])
+        # Where each part begins and ends in its window, and where in its file the window would begin.
+        skipped = self.starts[file] - tokens[row]
+        begin, end = np.maximum(skipped, 0), np.minimum(skipped + self.counts[file], width)
         each = self.stored.itemsize
-        heads = self.heads[file]
-        parts = self._spans.read(file, heads + begin * each, heads + end * each)
-        wide = np.frombuffer(b"".join(parts), self.stored).reshape(len(tokens), width)
+        origin = self.heads[file] - skipped * each
+        buffers, which, starts, _ = self._spans.joining(
+            file, origin + begin * each, origin + end * each
+        )
         made = []
         for shift in shifts:
-            out = aligned_empty((len(tokens), size), self.dtype)
-            out[...] = wide[:, shift : shift + size]
-            made.append(out)
+            low, high = np.clip(begin, shift, shift + size), np.clip(end, shift, shift + size)
+            outs = [aligned_empty((count, size), self.dtype) for count in sizes]
+            part = Records(
+                buffers, which, starts + (low - begin) * each, starts + (high - begin) * each
+            )
+            kernels.join(part, *outs)
+            if self.stored != self.dtype:
+                for out in outs:
+                    out.byteswap(inplace=True)
+            made.append(outs)
         return made
 
     def _file_of(self, tokens: Integers) -> Integers:

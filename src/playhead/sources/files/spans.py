@@ -63,6 +63,16 @@ class Spans:
                 found[position] = data
         return found
 
+    def joining(self, files: Integers, starts: Integers, stops: Integers) -> Records:
+        """The same parts for `kernels.join`: mapped ones, where the files are not too many at once."""
+        names, which = np.unique(files, return_inverse=True)
+        if len(names) <= FILES_AT_ONCE:
+            which = which.reshape(-1).astype(np.int64, copy=False)
+            return self.records(names.tolist(), which, starts, stops)
+        ends = np.cumsum(stops - starts)
+        joined = b"".join(self.read(files, starts, stops))
+        return Records([joined], np.zeros_like(ends), ends - (stops - starts), ends)
+
     def records(
         self,
         files: Sequence[int],

@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from playhead.errors import PipelineError, SourceError, UnparsableRecord
@@ -41,6 +42,10 @@ class SeparatedRows(TextRecords):
     op: ClassVar[str] = "csv"
 
     parser: Parser
+
+    @cached_property
+    def unlocked(self) -> bool:
+        return not self.texts.spans.far
 
     def gather(self, index: Index) -> Block:
         """The rows at `index` (int64[n], in any order) as n dicts: `Columns`. Thread-safe.

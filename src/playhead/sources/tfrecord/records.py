@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
+from playhead import kernels
 from playhead.errors import PipelineError, UnparsableRecord
 from playhead.plan.block import ArraySpec, Block, Columns, Nest
 from playhead.plan.failing import IgnoreErrors
@@ -183,6 +184,10 @@ class TFRecords(Source):
     @cached_property
     def light(self) -> bool:
         return not self.reader.spans.far
+
+    @cached_property
+    def unlocked(self) -> bool:
+        return self.light and isinstance(self.parser, Parser) and kernels.NATIVE
 
     def gather(self, index: Integers) -> Block:
         """The records at `index` (int64[n], in any order) as n elements. Pure and thread-safe.
