@@ -33,7 +33,7 @@ def labels(batch: Any) -> int:
 
 
 def measured(batches: Callable[[], Any], count: int) -> Measure:
-    """A measurement of a whole pass, after one in which the first batch is looked at."""
+    """A measurement of whole passes, after one in which the first batch is looked at."""
     whole = iter(batches())
     first = next(whole)
     assert len(first["pixels"]) == BATCH, first
@@ -42,7 +42,7 @@ def measured(batches: Callable[[], Any], count: int) -> Measure:
     assert first["numbers"].shape == (BATCH, 16) and first["numbers"].dtype == np.float32, first
     for _ in whole:
         pass
-    return lambda: rate(batches(), labels, count)
+    return lambda: rate(batches, labels, count)
 
 
 def playhead(data: Path, quick: bool) -> Measure:

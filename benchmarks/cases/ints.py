@@ -23,10 +23,10 @@ def size(quick: bool) -> int:
 
 
 def measured(batches: Any, count: int) -> Measure:
-    """A measurement of a whole pass, after a look at its first batch."""
+    """A measurement of whole passes, after a look at its first batch."""
     first = next(iter(batches))
     assert first.shape == (BATCH,) and str(first.dtype).endswith("int64"), first
-    return lambda: rate(batches, len, count)
+    return lambda: rate(lambda: batches, len, count)
 
 
 def playhead(data: Path, quick: bool) -> Measure:
@@ -45,7 +45,7 @@ def tf_data(data: Path, quick: bool) -> Measure:
     dataset = tf.data.Dataset.range(count).shuffle(count)
     dataset = dataset.map(lambda x: x + 1, num_parallel_calls=tf.data.AUTOTUNE)
     dataset = dataset.batch(BATCH).prefetch(tf.data.AUTOTUNE)
-    return lambda: rate(dataset.as_numpy_iterator(), len, count)
+    return lambda: rate(dataset.as_numpy_iterator, len, count)
 
 
 def tf_data_vectorised(data: Path, quick: bool) -> Measure:
@@ -56,7 +56,7 @@ def tf_data_vectorised(data: Path, quick: bool) -> Measure:
     dataset = tf.data.Dataset.range(count).shuffle(count).batch(BATCH)
     dataset = dataset.map(lambda x: x + 1, num_parallel_calls=tf.data.AUTOTUNE)
     dataset = dataset.prefetch(tf.data.AUTOTUNE)
-    return lambda: rate(dataset.as_numpy_iterator(), len, count)
+    return lambda: rate(dataset.as_numpy_iterator, len, count)
 
 
 def playhead_vectorised(data: Path, quick: bool) -> Measure:

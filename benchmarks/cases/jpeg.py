@@ -102,7 +102,7 @@ def steady(batches: Iterator[Any], count: Callable[[Any], int], quick: bool) -> 
     def measure() -> float:
         for _ in islice(batches, READY):
             pass
-        return rate(islice(batches, most), count, most * BATCH)
+        return rate(lambda: islice(batches, most), count, most * BATCH)
 
     return measure
 
@@ -164,7 +164,7 @@ def playhead(data: Path, quick: bool) -> Measure:
     dataset = ph.Dataset.from_tfrecords(tfrecords(data)).shuffle(seed=1)
     dataset = dataset.map(crop_simplejpeg, rng=True, seed=1).batch(BATCH).prefetch()
     checked(dataset[0])
-    return lambda: rate(dataset, pictures, len(paths(data, quick)))
+    return lambda: rate(lambda: dataset, pictures, len(paths(data, quick)))
 
 
 def playhead_tensorflow(data: Path, quick: bool) -> Measure:
@@ -174,7 +174,7 @@ def playhead_tensorflow(data: Path, quick: bool) -> Measure:
     dataset = ph.Dataset.from_tfrecords(tfrecords(data)).shuffle(seed=1)
     dataset = dataset.map(crop_tensorflow, rng=True, seed=1, form="tf").batch(BATCH).prefetch()
     checked(dataset[0])
-    return lambda: rate(dataset, pictures, len(paths(data, quick)))
+    return lambda: rate(lambda: dataset, pictures, len(paths(data, quick)))
 
 
 def playhead_processes(data: Path, quick: bool) -> Measure:
@@ -202,7 +202,7 @@ def tf_data(data: Path, quick: bool) -> Measure:
     dataset = dataset.shuffle(1_000).map(crop, num_parallel_calls=tf.data.AUTOTUNE)
     dataset = dataset.batch(BATCH).prefetch(tf.data.AUTOTUNE)
     checked(next(dataset.as_numpy_iterator()))
-    return lambda: rate(dataset.as_numpy_iterator(), pictures, len(paths(data, quick)))
+    return lambda: rate(dataset.as_numpy_iterator, pictures, len(paths(data, quick)))
 
 
 def grain(data: Path, quick: bool) -> Measure:
@@ -288,7 +288,7 @@ def _torch(data: Path, quick: bool, decode: Callable[[str], Any], shape: Any) ->
         persistent_workers=True,
     )
     checked(next(iter(loader)), shape)
-    return lambda: rate(loader, pictures, len(files))
+    return lambda: rate(lambda: loader, pictures, len(files))
 
 
 def mosaicml(data: Path, quick: bool) -> Measure:
@@ -313,7 +313,7 @@ def mosaicml(data: Path, quick: bool) -> Measure:
         dataset, batch_size=BATCH, num_workers=WORKERS, persistent_workers=True
     )
     checked(next(iter(loader)))
-    return lambda: rate(loader, pictures, len(files))
+    return lambda: rate(lambda: loader, pictures, len(files))
 
 
 PEERS = {

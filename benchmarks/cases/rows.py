@@ -29,11 +29,11 @@ def second(batch: Any) -> int:
 
 
 def measured(batches: Any, count: int) -> Measure:
-    """A measurement of a whole pass, after a look at its first batch."""
+    """A measurement of whole passes, after a look at its first batch."""
     rows, labels = next(iter(batches))
     assert rows.shape == (BATCH, 784) and str(rows.dtype).endswith("float32"), rows
     assert labels.shape == (BATCH,) and str(labels.dtype).endswith("int64"), labels
-    return lambda: rate(batches, second, count)
+    return lambda: rate(lambda: batches, second, count)
 
 
 def playhead(data: Path, quick: bool) -> Measure:
@@ -51,7 +51,7 @@ def tf_data(data: Path, quick: bool) -> Measure:
     rows, labels = arrays(data)
     dataset = tf.data.Dataset.from_tensor_slices((rows, labels)).shuffle(len(rows))
     dataset = dataset.batch(BATCH).prefetch(tf.data.AUTOTUNE)
-    return lambda: rate(dataset.as_numpy_iterator(), second, len(rows))
+    return lambda: rate(dataset.as_numpy_iterator, second, len(rows))
 
 
 def grain(data: Path, quick: bool, **reading: int) -> Measure:
@@ -109,7 +109,7 @@ def numpy(data: Path, quick: bool) -> Measure:
             chosen = order[start : start + BATCH]
             yield rows[chosen], labels[chosen]
 
-    return lambda: rate(batches(), second, len(rows))
+    return lambda: rate(batches, second, len(rows))
 
 
 PEERS = {

@@ -59,7 +59,7 @@ def steady(batches: Iterator[Any], count: Callable[[Any], int], quick: bool) -> 
     def measure() -> float:
         for _ in islice(batches, READY):
             pass
-        return rate(islice(batches, most), count, most * BATCH * WINDOW)
+        return rate(lambda: islice(batches, most), count, most * BATCH * WINDOW)
 
     return measure
 
@@ -71,7 +71,7 @@ def playhead(data: Path, quick: bool) -> Measure:
     dataset = ph.Dataset.from_tensor_slices(windows(data)).shuffle(seed=1)
     dataset = dataset.batch(BATCH, drop_remainder=True).prefetch()
     checked(dataset[0])
-    return lambda: rate(dataset, tokens, expected(data))
+    return lambda: rate(lambda: dataset, tokens, expected(data))
 
 
 def playhead_sequence(data: Path, quick: bool) -> Measure:
@@ -91,7 +91,7 @@ def playhead_sequence(data: Path, quick: bool) -> Measure:
     source = ph.Dataset.from_sequence(Windows(), version="1", thread_safe=True)
     dataset = source.shuffle(seed=1).batch(BATCH, drop_remainder=True).prefetch()
     checked(dataset[0])
-    return lambda: rate(dataset, tokens, expected(data))
+    return lambda: rate(lambda: dataset, tokens, expected(data))
 
 
 def tf_data(data: Path, quick: bool) -> Measure:
@@ -112,7 +112,7 @@ def tf_data(data: Path, quick: bool) -> Measure:
     dataset = dataset.batch(BATCH, drop_remainder=True)
     dataset = dataset.map(gather, num_parallel_calls=tf.data.AUTOTUNE).prefetch(tf.data.AUTOTUNE)
     checked(next(dataset.as_numpy_iterator()))
-    return lambda: rate(dataset.as_numpy_iterator(), tokens, expected(data))
+    return lambda: rate(dataset.as_numpy_iterator, tokens, expected(data))
 
 
 def tf_data_slices(data: Path, quick: bool) -> Measure:
@@ -123,7 +123,7 @@ def tf_data_slices(data: Path, quick: bool) -> Measure:
     dataset = dataset.shuffle(len(windows(data))).batch(BATCH, drop_remainder=True)
     dataset = dataset.prefetch(tf.data.AUTOTUNE)
     checked(next(dataset.as_numpy_iterator()))
-    return lambda: rate(dataset.as_numpy_iterator(), tokens, expected(data))
+    return lambda: rate(dataset.as_numpy_iterator, tokens, expected(data))
 
 
 class Windows:
@@ -158,7 +158,7 @@ def grain(data: Path, quick: bool) -> Measure:
     dataset = grain.MapDataset.source(Windows(data / "tokens.bin")).seed(1).shuffle()
     batches = dataset.batch(BATCH, drop_remainder=True).to_iter_dataset()
     checked(next(iter(batches)))
-    return lambda: rate(batches, tokens, expected(data))
+    return lambda: rate(lambda: batches, tokens, expected(data))
 
 
 def grain_processes(data: Path, quick: bool) -> Measure:
@@ -191,7 +191,7 @@ def torch_dataloader(data: Path, quick: bool) -> Measure:
         persistent_workers=True,
     )
     checked(next(iter(loader)))
-    return lambda: rate(loader, tokens, expected(data))
+    return lambda: rate(lambda: loader, tokens, expected(data))
 
 
 def mosaicml(data: Path, quick: bool) -> Measure:
@@ -222,7 +222,7 @@ def mosaicml(data: Path, quick: bool) -> Measure:
 
     def measure() -> float:
         most = len(rows) // BATCH - WORKERS  # each of the workers may leave out a batch
-        return rate(islice(loader, most), tokens, most * BATCH * WINDOW)
+        return rate(lambda: islice(loader, most), tokens, most * BATCH * WINDOW)
 
     return measure
 
@@ -249,7 +249,7 @@ def datasets(data: Path, quick: bool) -> Measure:
         persistent_workers=True,
     )
     checked(next(iter(loader))["tokens"])
-    return lambda: rate(loader, lambda batch: tokens(batch["tokens"]), expected(data))
+    return lambda: rate(lambda: loader, lambda batch: tokens(batch["tokens"]), expected(data))
 
 
 def numpy(data: Path, quick: bool) -> Measure:
@@ -265,7 +265,7 @@ def numpy(data: Path, quick: bool) -> Measure:
             yield np.stack([stored[begin : begin + WINDOW + 1] for begin in begins])
 
     checked(next(batches()))
-    return lambda: rate(batches(), tokens, expected(data))
+    return lambda: rate(batches, tokens, expected(data))
 
 
 PEERS = {

@@ -74,7 +74,15 @@ def test_each_peer_of_a_case_delivers_what_was_expected_of_it(
 
 def test_a_peer_that_delivers_too_few_elements_has_no_rate() -> None:
     with pytest.raises(RuntimeError, match="7 elements came where 8 were expected"):
-        frame.rate([[0] * 4, [0] * 3], len, 8)
+        frame.rate(lambda: [[0] * 4, [0] * 3], len, 8)
+
+
+def test_a_rate_is_that_of_as_many_passes_as_take_long_enough(monkeypatch) -> None:
+    now = iter([10.0, 10.2, 10.4, 10.8])
+    monkeypatch.setattr(frame.time, "perf_counter", lambda: next(now))
+    passes = iter([[[0] * 4, [0] * 3]] * 4)
+    assert frame.rate(lambda: next(passes), len, 7) == pytest.approx(3 * 7 / 0.8)
+    assert len(list(passes)) == 1
 
 
 def test_a_case_runs_in_turns_and_says_which_peers_could_not_take_part(tmp_path: Path) -> None:
