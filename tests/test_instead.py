@@ -57,6 +57,14 @@ def test_what_a_function_of_tensorflow_asks_for_is_answered():
     with pytest.raises(AttributeError, match=r"to_tf\(\) makes one; cardinality\(\)"):
         tf.data.experimental.cardinality(Dataset.range(3))
     assert not hasattr(Dataset.range(3), "_variant_tensor")
+    for mix in (
+        lambda *two: tf.data.Dataset.sample_from_datasets(two),
+        lambda *two: tf.data.Dataset.choose_from_datasets(two, tf.data.Dataset.range(2)),
+    ):
+        with pytest.raises(AttributeError, match=r"wants a tf.data.Dataset, and to_tf\(\) makes"):
+            mix(Dataset.range(3), Dataset.range(5))
+        assert mix(Dataset.range(3).to_tf(), Dataset.range(5).to_tf()).element_spec is not None
+    assert not hasattr(Dataset.range(3).element_spec, "rank")
 
 
 @pytest.mark.parametrize("op", ["flat_map", "interleave"])

@@ -396,8 +396,9 @@ static int64_t check(const Records *records, const uint32_t *crcs)
     return -1;
 }
 
-/* Where data lie: the frame of record r, in file f, is from edges[r + f] to edges[r + f + 1]. firsts[f] is the number of f's first
-   record. Files are numbered anew as they come: names[k] is the kth, which[i] the number of record i's. */
+/* Where data lie: the frame of record r, in file f, is from edges[r + f] to edges[r + f + 1]. firsts[f] is
+   the number of f's first record. Files are numbered anew as they come: names[k] is the kth, which[i] the
+   number of record i's. */
 
 typedef struct {
     const int64_t *firsts, *edges;
@@ -449,8 +450,9 @@ static int64_t find_frames(Frames *frames, const int64_t *index, size_t count)
         }
         size_t file = file_of(frames, index[i]), edge = (size_t)index[i] + file;
         frames->which[i] = number_anew(frames, (int64_t)file);
-        frames->starts[i] = frames->edges[edge] + HEADER;
-        frames->stops[i] = frames->edges[edge + 1] - FOOTER;
+        /* Unsigned: an edge may be any number, and who uses these looks whether they lie in the file. */
+        frames->starts[i] = (int64_t)((uint64_t)frames->edges[edge] + HEADER);
+        frames->stops[i] = (int64_t)((uint64_t)frames->edges[edge + 1] - FOOTER);
         frames->found[i] = frames->crcs[index[i]];
     }
     return -1;

@@ -434,6 +434,12 @@ class ArraySpec:
         inner = ", ".join("None" if d is None else str(d) for d in self.shape)
         return f"ArraySpec(({inner}{',' if len(self.shape) == 1 else ''}), {name})"
 
+    def __getattr__(self, name: str) -> Any:
+        said = f"ArraySpec has no {name!r}"
+        if name == "most_specific_common_supertype":  # sample_from_datasets([ours, theirs]), say
+            said += ": a function of TensorFlow wants a tf.data.Dataset, and to_tf() makes one"
+        raise AttributeError(said)
+
 
 def widened(specs: list[Nest]) -> Nest:
     """What fits several elements and others: None along the first axis, and where they differ."""
