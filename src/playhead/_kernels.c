@@ -1455,7 +1455,7 @@ static int take_objects(PyObject *out, Py_buffer *view, Py_ssize_t rows)
 
 /* What is known of a group's single values, for each field and record: where they begin and end, how many
    there are, and where the object is that they are copied into; 0: nowhere. */
-enum { BEGINS, ENDS, COUNTS, INTO, SPAN_COLUMNS };
+enum { BEGINS, ENDS, COUNTS, LIST_COLUMNS, INTO = LIST_COLUMNS, SPAN_COLUMNS };
 
 /* Objects for the bytes of the rows from `first` on, to be filled later, or of a missing one the fallback. */
 static int make_objects(const Field *field, size_t first, size_t rows, PyObject *fallback,
@@ -1463,6 +1463,10 @@ static int make_objects(const Field *field, size_t first, size_t rows, PyObject 
 {
     for (size_t i = first; i < first + rows; i++) {
         PyObject *before = *items, *item = fallback;
+        if (before && before != Py_None) { /* it may be one that is not filled yet */
+            PyErr_SetString(PyExc_ValueError, "bytes go into an array of objects without any");
+            return 0;
+        }
         into[i] = 0;
         if (field->counts[i] < 0) {
             Py_INCREF(item);
@@ -1478,14 +1482,13 @@ static int make_objects(const Field *field, size_t first, size_t rows, PyObject 
     return 1;
 }
 
-/* Fill the objects of `rows` records, of each of `singles` fields: nobody else has seen them yet. */
-static void fill_objects(const Records *records, const int64_t *spans, size_t singles, size_t most,
-                         size_t rows)
+/* Fill the records' objects, of each of `singles` fields: nobody else has seen them yet. */
+static void fill_objects(const Records *records, const int64_t *spans, size_t singles, size_t most)
 {
     for (size_t s = 0; s < singles; s++, spans += SPAN_COLUMNS * most) {
         const int64_t *begins = spans + BEGINS * most, *ends = spans + ENDS * most;
         const int64_t *into = spans + INTO * most;
-        for (size_t i = 0; i < rows; i++)
+        for (size_t i = 0; i < records->count; i++)
             if (into[i])
                 memcpy((char *)(intptr_t)into[i],
                        records->buffers[records->which[i]].data + begins[i],
@@ -1644,9 +1647,9 @@ static int take_layout(Asked *asked, PyObject *names, PyObject *outs)
 }
 
 /* Where the fields have the spans of the rows from `row` on, which are `most` rows at most. */
-static void place_spans(Asked *asked, Py_ssize_t row, int64_t *singles, size_t most)
+static void place_spans(Asked *asked, Py_ssize_t row, size_t most)
 {
-    int64_t *others = (int64_t *)asked->spans.buf + row;
+    int64_t *others = (int64_t *)asked->spans.buf + row, *singles = asked->scratch;
     for (Py_ssize_t f = 0; f < asked->count; f++) {
         Field *field = &asked->layout.fields[f];
         int64_t **next = is_single(field) ? &singles : &others;
@@ -1656,14 +1659,14 @@ static void place_spans(Asked *asked, Py_ssize_t row, int64_t *singles, size_t m
         field->begins = *next + BEGINS * apart;
         field->ends = *next + ENDS * apart;
         field->counts = *next + COUNTS * apart;
-        *next += (is_single(field) ? SPAN_COLUMNS : INTO) * apart;
+        *next += (is_single(field) ? SPAN_COLUMNS : LIST_COLUMNS) * apart;
     }
 }
 
 /* The records' values: -1, or the first record that is not understood; -2 where an exception was raised.
 
    A few parts at a time, so that what was parsed is still near when it is copied. Python's lock is held only
-   to make the objects, which are filled before the next parts are parsed. After an error some are not. */
+   to make the objects, which are filled before the next parts are parsed. After an exception some are not. */
 static int64_t read_examples(Asked *asked)
 {
     enum { NEARBY = 1 << 20 };
@@ -1678,21 +1681,20 @@ static int64_t read_examples(Asked *asked)
         most = rows > most ? rows : most;
     }
     size_t room = SPAN_COLUMNS * most * asked->singles;
-    if (most <= (size_t)PY_SSIZE_T_MAX / 64 / SPAN_COLUMNS / (asked->singles ? asked->singles : 1))
-        asked->scratch = PyMem_Malloc((2 * room + 1) * sizeof(int64_t));
+    if (most <= (size_t)PY_SSIZE_T_MAX / 32 / SPAN_COLUMNS / (asked->singles ? asked->singles : 1))
+        asked->scratch = PyMem_Malloc((room + 1) * sizeof(int64_t));
     if (!asked->scratch) {
         PyErr_NoMemory();
         return -2;
     }
     Records before = held->records; /* whose objects are made and not filled */
     before.count = 0;
-    int64_t *spans = asked->scratch, *filled = asked->scratch + room;
     for (Py_ssize_t p = 0, stop; p < asked->parts; p = stop) {
         int64_t first = part_begin(asked, p), bad;
         stop = p + share < asked->parts ? p + share : asked->parts;
-        place_spans(asked, (Py_ssize_t)first, spans, most);
+        place_spans(asked, (Py_ssize_t)first, most);
         WORK(nbytes * (size_t)(stop - p),
-             fill_objects(&before, filled, asked->singles, most, before.count);
+             fill_objects(&before, asked->scratch, asked->singles, most);
              bad = examples_apart(&held->records, asked->crcs.buf, &asked->layout, ends, (size_t)p,
                                   (size_t)stop, asked->places));
         if (bad >= 0)
@@ -1709,12 +1711,9 @@ static int64_t read_examples(Asked *asked)
         }
         before.which = held->records.which + first;
         before.count = (size_t)(part_begin(asked, stop) - first);
-        int64_t *made = spans;
-        spans = filled;
-        filled = made;
     }
-    WORK(before.count * (held->total / (held->records.count + 1)),
-         fill_objects(&before, filled, asked->singles, most, before.count));
+    WORK(asked->singles ? before.count * (held->total / (held->records.count + 1)) : 0,
+         fill_objects(&before, asked->scratch, asked->singles, most));
     return -1;
 }
 

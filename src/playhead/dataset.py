@@ -728,7 +728,8 @@ class Dataset(Records, Text, Tables, Streams):
         """Compute up to `buffer_size` elements ahead with `workers` at once; AUTOTUNE (-1) chooses both.
 
         Only says when elements are computed, never which. The outermost prefetch of a pipeline governs.
-        A batch that takes long is cut among the workers. What is held ahead stays within about 1 GiB.
+        A batch that takes long is cut among the workers. What is held ahead stays within about 1 GiB. Where
+        only kernels work (arrays, Examples, tokens, CSV from local files), who would wait reads, too.
 
         on: what the workers are. "threads" for numpy, TensorFlow and decoders, which leave Python's lock;
         functions must be thread-safe unless `workers=1`. "processes" for functions in Python that hold it:

@@ -126,20 +126,16 @@ def needs_processes() -> bool:
 
 def _ordered(pool: Pool, prefetch: Prefetch, node: Node, records: int | None) -> Ordered:
     tuner, help = None, None
-    if (
-        isinstance(pool, ThreadPool)
-        and node.seekable
-        and node.unlocked
-        and prefetch.timeout is None
-    ):
+    unlocked = node.seekable and node.unlocked and prefetch.timeout is None
+    if isinstance(pool, ThreadPool) and unlocked:
         help = pool.help
+        if prefetch.workers == AUTOTUNE:
+            pool.resize(cores() - 1)  # and the consumer
     if prefetch.workers == AUTOTUNE and pool.most > pool.workers:
         tuner = Tuner(pool, prefetch.found)
         if node.seekable and node.light and needs_processes():
-            # Two would hand Python's lock to and fro in more time than it takes one.
+            # Each more hands Python's lock to and fro, in more time than it may gain.
             tuner.begin_with(1)
-        elif help is not None:
-            tuner.begin_with(max(1, cores() - 1))
     return Ordered(
         pool, records, timeout=prefetch.timeout, tuner=tuner, found=prefetch.found, help=help
     )

@@ -164,7 +164,11 @@ class Iterator(IteratorABC[Element]):
         try:
             return self._pull(within)
         except BaseException as error:
-            self._drop_feed(wait=isinstance(error, Exception))
+            feed, self._feed = (
+                self._feed,
+                None,
+            )  # first: what was interrupted is over, whatever comes now
+            self._end_feed(feed, wait=isinstance(error, Exception))
             said = f"playhead: while computing step {self._state.step + 1} of the run"
             if isinstance(error, Exception) and said not in getattr(error, "__notes__", ()):
                 error.add_note(said)
@@ -259,6 +263,9 @@ class Iterator(IteratorABC[Element]):
 
     def _drop_feed(self, wait: bool = False, lasting: bool = False) -> None:
         feed, self._feed = self._feed, None
+        self._end_feed(feed, wait, lasting)
+
+    def _end_feed(self, feed: Feed | None, wait: bool = False, lasting: bool = False) -> None:
         self._rows, self._ended = deque(), False
         if feed is not None and self._pid == os.getpid():
             self._last = {"workers": feed.stats()["workers"]}

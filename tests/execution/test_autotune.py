@@ -7,7 +7,8 @@ import time
 import numpy as np
 import pytest
 
-from playhead import Dataset
+from playhead import Dataset, feed
+from playhead.execution import threads
 from playhead.execution.autotune import Tuner
 from playhead.execution.pool import cores
 from playhead.feed import needs_processes
@@ -19,8 +20,8 @@ CORES = 2
 class Model:
     """A pool that delivers `rate(workers)` records a second, in results of ten, and a clock that it moves."""
 
-    def __init__(self, rate, busy, most=32, consumer=0.0, noise=0.0):
-        self.workers, self.most = CORES, most
+    def __init__(self, rate, busy, most=32, consumer=0.0, noise=0.0, workers=CORES):
+        self.workers, self.most = workers, most
         self.rate, self.busy, self.consumer, self.noise = rate, busy, consumer, noise
         self.now = 0.0
         self.delivered = 0
@@ -204,6 +205,33 @@ def test_what_is_light_begins_with_one_worker_and_all_else_with_every_core(tmp_p
     rows = Dataset.from_tensor_slices(np.zeros((40, 3))).shuffle(seed=1)
     assert workers(rows.batch(5)) == max(1, cores() - 1)  # and the consumer
     assert workers(rows.map(lambda x: x).batch(5)) == cores()
+
+
+@pytest.mark.parametrize(
+    ("busy", "rate", "ends"),
+    [(lambda w: 0.98, flat, {15}), (busy_locked, locked, {1})],
+    ids=["they compute", "they hold the lock"],
+)
+def test_where_the_consumer_helps_one_worker_fewer_is_as_good_as_all_cores(
+    busy, rate, ends, monkeypatch
+):
+    for module in (feed, threads):
+        monkeypatch.setattr(module, "cores", lambda: 16)
+    rows = Dataset.from_tensor_slices(np.zeros((4000, 3))).shuffle(seed=1)
+    with rows.batch(5).prefetch().iterator(epochs=None) as iterator:
+        next(iterator)
+        compute = iterator._feed.compute
+        pool, tuner, now, chosen = compute.pool, compute.tuner, [1e9], []
+        assert (pool.workers, compute.hands) == (15, 16)
+        tuner._clock = lambda: now[0]
+        while now[0] < 1e9 + 60:
+            now[0] += 10 / rate(pool.workers)
+            outcome = Outcome(seconds=1.0, cpu=busy(pool.workers))
+            tuner.delivered(10, 0.95 * 10 / rate(pool.workers), outcome)
+            chosen.append(pool.workers)
+        trials = {half for number in ends for half in (number // 2, 2 * number)}
+        assert set(chosen[len(chosen) // 2 :]) <= ends | trials
+        assert pool.workers in ends
 
 
 def test_a_number_of_workers_that_was_asked_for_stays():

@@ -15,6 +15,7 @@ from playhead.execution.ahead import Ahead
 from playhead.execution.ordered import Ordered
 from playhead.execution.pool import cores
 from playhead.execution.threads import ThreadPool
+from playhead.iterator import Iterator
 from playhead.plan.batches import Batch
 from playhead.plan.block import Columns, Rows
 from playhead.plan.compute import Job, Pace, attempt, nbytes
@@ -113,6 +114,64 @@ def test_an_interrupt_of_who_helps_is_raised_and_said_to_who_waits():
     pool.close()
 
 
+def interrupted_everywhere(action, lock):
+    """Call `action` with an interrupt as the first function begins or returns, as the second does, and so on.
+
+    Those are places where Python looks for signals; between most lines it does not. Another thread must
+    get the lock after each. How many there were.
+    """
+    for event in range(1, 1000):
+        left = [event]
+
+        def tracer(frame, kind, argument, left=left):
+            frame.f_trace_lines = False
+            left[0] -= 1
+            if left[0] == 0:
+                raise KeyboardInterrupt
+            return tracer
+
+        sys.settrace(tracer)
+        try:
+            action()
+        except KeyboardInterrupt:
+            pass
+        finally:
+            sys.settrace(None)
+        got = []
+
+        def take(got=got):
+            got.append(lock.acquire(timeout=1))
+            if got[0]:
+                lock.release()
+
+        other = threading.Thread(target=take)
+        other.start()
+        other.join(20)
+        assert got == [True], f"the lock is taken after event {event}"
+        if left[0] > 0:
+            return event
+    raise AssertionError("it never ended")
+
+
+def test_an_interrupt_wherever_python_looks_for_one_leaves_a_lock_free():
+    lock = Lock()
+
+    def action():
+        with lock:
+            sum(range(3))
+
+    assert interrupted_everywhere(action, lock._lock) > 4
+
+
+def test_an_interrupt_of_who_helps_or_hands_out_leaves_the_pool_at_work():
+    pool = ThreadPool(1)
+    submit = Doing(abs)
+    assert interrupted_everywhere(pool.help, pool._desk.lock) > 2
+    assert interrupted_everywhere(lambda: pool.submit(submit, -3), pool._desk.lock) > 20
+    assert pool.submit(submit, -4).result(60).result == 4
+    pool.close()
+
+
 def test_who_waits_works_where_no_function_of_the_users_runs_and_no_time_is_set(monkeypatch):
     rows = Dataset.from_tensor_slices(np.arange(2000)).shuffle(seed=1)
     expected = [batch.tolist() for batch in rows.batch(2)]
@@ -127,9 +186,52 @@ def test_who_waits_works_where_no_function_of_the_users_runs_and_no_time_is_set(
 
     assert helps(rows.batch(2).prefetch(workers=1))
     assert helps(rows.batch(2).prefetch(workers=2))
+    assert helps(rows.batch(2).prefetch(16, workers=1))
+    assert helped.count(True) < 900  # of 1000: the worker has its share
     assert not helps(rows.batch(2).prefetch(timeout=60.0))
     assert not helps(rows.map(lambda x: x).batch(2).prefetch())
     assert not helps(rows.batch(2).map(lambda x: x).prefetch())
+
+
+def test_nobody_helps_with_tasks_that_take_long(monkeypatch):
+    rows = Dataset.from_tensor_slices(np.arange(40)).batch(2)
+    read, help, helped = Batch.read, ThreadPool.help, []
+    monkeypatch.setattr(Batch, "read", lambda *given: time.sleep(0.1) or read(*given))
+    monkeypatch.setattr(ThreadPool, "help", lambda pool: helped.append(help(pool)) or helped[-1])
+    assert len(list(rows.prefetch(workers=2))) == 20
+    assert helped.count(True) <= 2  # before anybody knows
+
+
+@pytest.mark.parametrize("options", [None, {"workers": 1}])
+def test_a_second_interrupt_while_the_first_is_cleared_away_loses_no_element(options, monkeypatch):
+    rows = Dataset.from_tensor_slices(np.arange(200)).batch(2)
+    read, due, ended = Batch.read, [False], Iterator._end_feed
+
+    def reading(self, located):
+        if due[0] and threading.current_thread() is threading.main_thread():
+            raise KeyboardInterrupt
+        time.sleep(0.001)
+        return read(self, located)
+
+    def interrupted(self, *given, **options):
+        if due[0]:
+            due[0] = False
+            raise KeyboardInterrupt
+        return ended(self, *given, **options)
+
+    monkeypatch.setattr(Batch, "read", reading)
+    monkeypatch.setattr(Iterator, "_end_feed", interrupted)
+    found, interrupts = [], 0
+    dataset = rows if options is None else rows.prefetch(**options)
+    with dataset.iterator() as iterator:
+        while len(found) < 100:
+            due[0] = due[0] or (len(found) % 20 == 7 and interrupts < 9)
+            try:
+                found.append(next(iterator).tolist())
+            except KeyboardInterrupt:
+                interrupts += 1
+    assert found == [[2 * k, 2 * k + 1] for k in range(100)]
+    assert interrupts >= 2
 
 
 def test_an_interrupt_while_the_consumer_reads_loses_no_element(monkeypatch):

@@ -344,24 +344,30 @@ def test_arguments_that_do_not_fit_are_refused():
         ask(out=read_only)
 
 
-def test_objects_that_values_replace_are_let_go_and_a_default_is_held_by_each_that_has_it():
-    before, default, place = object(), b"some default", np.zeros(2, np.int64)
+def test_values_are_held_by_the_array_alone_and_a_default_by_each_that_has_it():
+    default, place = b"some default", np.zeros(2, np.int64)
     record = part(1, part(1, part(1, b"a") + part(2, part(1, packed(bytes, [b"new bytes"])))))
-    column, spans = np.array([before, before], object), np.empty((0, 3, 2), np.int64)
-    held, lent = sys.getrefcount(before), sys.getrefcount(default)
+    spans, lent = np.empty((0, 3, 2), np.int64), sys.getrefcount(default)
     records = Records([record], place, place, np.array([0, len(record)]))
-    counts, ends = np.ones(1, np.int64), np.array([2])
-    kind = bytes([wire.BYTES])
-    found = kernels.examples(
-        records, None, (b"a",), kind, counts, ends, (column,), (default,), spans
-    )
-    assert found == -1 and column.tolist() == [default, b"new bytes"]
-    left, shared, new = (
-        sys.getrefcount(before),
-        sys.getrefcount(default),
-        sys.getrefcount(column[1]),
-    )
-    assert (left, shared, new) == (held - 2, lent + 1, 2)
+    counts, kind = np.ones(1, np.int64), bytes([wire.BYTES])
+
+    def read(ends, *columns):
+        asked = (b"a",), kind, counts, np.array(ends), columns, (default,), spans
+        return kernels.examples(records, None, *asked)
+
+    column = np.empty(2, object)
+    assert read([2], column) == -1 and column.tolist() == [default, b"new bytes"]
+    assert (sys.getrefcount(default), sys.getrefcount(column[1])) == (lent + 1, 2)
+    with pytest.raises(ValueError, match="without any"):
+        read([2], column)
+    both = np.empty(1, object)
+    with pytest.raises(
+        ValueError, match="without any"
+    ):  # the second would replace what is not filled
+        read([1, 2], both, both)
+    assert both.tolist() == [default]
+    del column, both
+    assert sys.getrefcount(default) == lent
 
 
 @given(

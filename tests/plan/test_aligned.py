@@ -11,7 +11,7 @@ import pytest
 
 from playhead import Dataset
 from playhead.plan import aligned
-from playhead.plan.aligned import IDLE, WORTH_KEEPING, _stock, aligned_empty
+from playhead.plan.aligned import IDLE, UNCOUNTED, WORTH_KEEPING, _stock, aligned_empty
 
 BYTE = np.dtype(np.uint8)
 
@@ -94,14 +94,51 @@ def test_threads_that_make_and_drop_arrays_never_share_one():
     assert not wrong
 
 
-def test_an_array_that_dies_while_the_stock_is_in_use_is_taken_in_later():
-    array = aligned_empty((WORTH_KEEPING,), BYTE)
-    with _stock._lock:
-        del array
-        assert _stock.nbytes == 0
-    other = aligned_empty((2 * WORTH_KEEPING,), BYTE)
-    del other
-    assert _stock.nbytes == 3 * WORTH_KEEPING
+def test_an_array_that_dies_while_others_are_counted_is_counted_later():
+    class Dying(dict):
+        """The stock's pieces; as one is put there, the garbage collector finds an array."""
+
+        def __setitem__(self, size, pieces):
+            found.clear()
+            super().__setitem__(size, pieces)
+
+    large = 2 << 20  # counted at once
+    found = [aligned_empty((large,), BYTE)]
+    array = aligned_empty((2 * large,), BYTE)
+    _stock._pieces = Dying()
+    del array
+    assert not found
+    assert _stock.nbytes == 3 * large
+    assert len(_stock.take(large)) == large and len(_stock.take(2 * large)) == 2 * large
+    assert _stock.nbytes == 0
+
+
+def test_few_small_arrays_are_counted_when_the_next_is_made():
+    arrays = [aligned_empty((WORTH_KEEPING,), BYTE) for _ in range(2 * UNCOUNTED)]
+    places = {address(array) for array in arrays}
+    while arrays:
+        arrays.pop()
+        left = 2 * UNCOUNTED - len(arrays) - _stock.nbytes // WORTH_KEEPING
+        assert 0 <= left <= UNCOUNTED
+    assert address(aligned_empty((WORTH_KEEPING,), BYTE)) in places
+
+
+def test_an_interrupt_while_pieces_are_counted_leaves_a_stock_that_works():
+    class Interrupted(dict):
+        def __setitem__(self, size, pieces):
+            raise KeyboardInterrupt
+
+    _stock.take(1)
+    _stock._left.append(np.empty(2 << 20, BYTE))
+    _stock.nbytes = IDLE  # as if many pieces had gone with the interrupt
+    _stock._pieces = Interrupted()
+    with pytest.raises(KeyboardInterrupt):
+        _stock.take(WORTH_KEEPING)
+    _stock._pieces = {}
+    for _ in range(2):  # the first finds too many bytes, though there is no piece
+        _stock.leave(np.empty(2 << 20, BYTE))
+    assert _stock.nbytes == 2 << 20
+    assert len(_stock.take(2 << 20)) == 2 << 20
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
@@ -116,6 +153,7 @@ def test_the_stock_works_in_a_child_forked_while_it_was_in_use():
             try:
                 array = aligned_empty((WORTH_KEEPING,), BYTE)
                 del array
+                _stock._sweep()
                 code = 0 if _stock.nbytes == WORTH_KEEPING else 2
             finally:
                 os._exit(code)

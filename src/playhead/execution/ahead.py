@@ -26,7 +26,8 @@ class _Queue(Generic[Item]):
         self.limits = limits
         self.items: deque[tuple[Item, Sizes]] = deque()
         self.held: Sizes = (0, 0)
-        self.changed = threading.Condition()
+        self.lock = threading.RLock()  # not the condition's own methods, in Python
+        self.changed = threading.Condition(self.lock)  # which an interrupt may leave half-way
         self.stopped = False
         self.finished = False
         self.error: BaseException | None = None
@@ -72,7 +73,7 @@ class Ahead(Generic[Item]):
 
     def __next__(self) -> Item:
         queue = self._queue
-        with queue.changed:
+        with queue.lock:
             began = time.monotonic()
             most = self._timeout
             beat = BEAT if most is None else min(BEAT, most)
@@ -115,7 +116,7 @@ def _stop(queue: _Queue[Item], finalizing: Callable[[], bool] = sys.is_finalizin
     # At the interpreter's end this module's names are gone; that function is not.
     if finalizing() or queue.process != os.getpid():
         return  # a forked child has not the thread, which may have held the lock
-    with queue.changed:
+    with queue.lock:
         queue.stopped = True
         queue.items.clear()
         queue.changed.notify_all()
@@ -133,7 +134,7 @@ def _fill(
         try:
             for item in walk:
                 sizes = measure(item)
-                with queue.changed:
+                with queue.lock:
                     while queue.is_full(sizes) and not queue.stopped:
                         queue.changed.wait()
                     if queue.stopped:
@@ -145,7 +146,7 @@ def _fill(
         except BaseException as raised:
             error = raised
         finally:
-            with queue.changed:
+            with queue.lock:
                 queue.error = error
                 queue.finished = True
                 queue.changed.notify_all()

@@ -132,9 +132,9 @@ class Tuner:
 
     def _try(self, base: float, busy: float, now: float) -> None:
         workers = self._pool.workers
-        fewer = busy > WAITS if self._fewer is None else self._fewer
-        if workers < self._cores:
-            fewer = False
+        fewer = self._fewer
+        if fewer is None:
+            fewer = busy > WAITS and workers >= self._cores
         wanted = max(1, workers // 2) if fewer else min(2 * workers, self._pool.most)
         computes = busy > COMPUTES and workers >= self._cores
         if computes or wanted == workers:

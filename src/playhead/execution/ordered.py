@@ -75,7 +75,7 @@ class Ordered:
     ahead stays within about `budget` bytes, counted by the results seen so far. `timeout`: seconds that the
     elements of one task may take. `tuner`: changes the pool's workers while it runs. `found`: what an earlier
     iterator found out, and this one for the next. `help`: does a task that waits for a worker, if there is one;
-    who waits for an outcome calls it meanwhile.
+    who waits for an outcome calls it meanwhile, while tasks take about as long as their pace says.
     """
 
     def __init__(
@@ -100,9 +100,15 @@ class Ordered:
         self.closed = False
         self.alive = 0.0  # when the last outcome came, by time.monotonic
         self.ahead = 0
+        self._took = 0.0  # seconds of the last task
+
+    @property
+    def hands(self) -> int:
+        """How many may work at once: the workers, and the consumer where it helps."""
+        return self.pool.workers + (self.help is not None)
 
     def pace(self, node: Node) -> Pace:
-        pace = _pace(node, self.records, self.pool.workers)
+        pace = _pace(node, self.records, self.hands)
         pace.seconds = self.pool.pace_seconds
         return pace
 
@@ -124,7 +130,7 @@ class Ordered:
             if self.found.pace is not None:
                 pace.begin_like(self.found.pace)
             self.found.pace = pace
-        enough = self.records is None or self.records > self.pool.workers * batches.weight
+        enough = self.records is None or self.records > self.hands * batches.weight
         return read_in_parts(node, batches, spans, self, pace, self.pool.empty, large=enough)
 
     def ordered(
@@ -179,6 +185,7 @@ class Ordered:
     ) -> Outcome[Result]:
         began = time.perf_counter()
         outcome = self._awaited(future, job, item)
+        self._took = outcome.seconds
         self.alive = time.monotonic()
         if self.tuner is not None:
             self.tuner.delivered(size, time.perf_counter() - began, outcome)
@@ -187,8 +194,7 @@ class Ordered:
     def _awaited(
         self, future: Future[Outcome[Result]], job: Job[Item, Result], item: Item
     ) -> Outcome[Result]:
-        while self.help is not None and not future.done() and self.help():
-            pass
+        self._help_before(future)
         until = None if self.timeout is None else time.monotonic() + self.timeout
         while True:
             left = BEAT if until is None else min(BEAT, until - time.monotonic())
@@ -200,6 +206,14 @@ class Ordered:
                 if until is not None and time.monotonic() >= until:
                     self.hangs = True
                     raise self._late(job, item) from None
+
+    def _help_before(self, future: Future[Any]) -> None:
+        """Not with long tasks, nor for long: what is ready meanwhile would wait."""
+        help, began, most = self.help, time.perf_counter(), 2 * self.pool.pace_seconds
+        if help is None or self._took > most:
+            return
+        while not future.done() and time.perf_counter() - began < most and help():
+            pass
 
     def _late(self, job: Job[Item, Any], item: Item) -> ReadAheadTimeout:
         records, said = first_of(job.records(item))
@@ -237,8 +251,7 @@ class _Held:
     def room(self) -> bool:
         if not self._tasks:
             return True
-        compute = self._compute
-        workers = compute.pool.workers + (compute.help is not None)
+        compute, workers = self._compute, self._compute.hands
         if compute.records is not None and self._records >= compute.records:
             return False
         if self._after and self._tasks > min(self.delivered, workers):

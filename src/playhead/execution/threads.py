@@ -34,12 +34,16 @@ class _Desk:
 
     limit: int
     tasks: deque[tuple[Future[Any], Job[Any, Any], Any]] = field(default_factory=deque)
-    changed: threading.Condition = field(default_factory=threading.Condition)
+    lock: Any = field(default_factory=threading.RLock)  # not the condition's own methods, in Python
+    changed: threading.Condition = field(init=False)  # which an interrupt may leave half-way
     threads: list[threading.Thread] = field(default_factory=list)
     waiting: int = 0
     working: int = 0
     closed: bool = False
     process: int = field(default_factory=os.getpid)
+
+    def __post_init__(self) -> None:
+        self.changed = threading.Condition(self.lock)
 
 
 class ThreadPool:
@@ -60,7 +64,7 @@ class ThreadPool:
     def submit(self, job: Job[Any, Result], sent: Any) -> Future[Outcome[Result]]:
         future: Future[Outcome[Result]] = Future()
         desk = self._desk
-        with desk.changed:
+        with desk.lock:
             if desk.closed:
                 future.cancel()
                 return future
@@ -78,7 +82,7 @@ class ThreadPool:
     def help(self) -> bool:
         """Do the oldest task that no thread has begun, in the caller's; False where there is none."""
         desk = self._desk
-        with desk.changed:
+        with desk.lock:
             if not desk.tasks:
                 return False
             future, job, sent = desk.tasks.popleft()
@@ -94,7 +98,7 @@ class ThreadPool:
     def resize(self, workers: int) -> None:
         """Let `workers` jobs run at once from now on; running ones are not interrupted."""
         self.workers = max(1, min(workers, self.most))
-        with self._desk.changed:
+        with self._desk.lock:
             self._desk.limit = self.workers
             self._desk.changed.notify_all()
 
@@ -119,7 +123,7 @@ def _work(desk: _Desk, line: Line | None) -> None:
 
 def _work_off(desk: _Desk) -> None:
     while True:
-        with desk.changed:
+        with desk.lock:
             while not desk.closed and (not desk.tasks or desk.working >= desk.limit):
                 desk.waiting += 1
                 desk.changed.wait()
@@ -131,7 +135,7 @@ def _work_off(desk: _Desk) -> None:
         with contextlib.suppress(BaseException):  # who waits for it is told
             _do(future, job, sent)
         del future, job, sent
-        with desk.changed:
+        with desk.lock:
             desk.working -= 1
             if desk.tasks and desk.waiting and desk.working < desk.limit:
                 desk.changed.notify()
@@ -142,17 +146,18 @@ def _do(future: Future[Outcome[Any]], job: Job[Any, Any], sent: Any) -> None:
     if not future.set_running_or_notify_cancel():
         return
     try:
-        future.set_result(perform(job, sent))
+        outcome = perform(job, sent)
     except BaseException as error:
         future.set_result(Outcome(error=error))
         raise
+    future.set_result(outcome)
 
 
 def _stop(desk: _Desk, finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
     # At the interpreter's end `_end` has done it, and this module's names are gone; that function is not.
     if finalizing() or desk.process != os.getpid():
         return  # a forked child has none of the threads, and one of them may have held the lock
-    with desk.changed:
+    with desk.lock:
         desk.closed = True
         left = list(desk.tasks)
         desk.tasks.clear()

@@ -7,9 +7,7 @@ pieces of memory again and again.
 from __future__ import annotations
 
 import math
-import os
 import sys
-import threading
 from collections import deque
 from collections.abc import Callable
 from typing import Any, TypeAlias
@@ -17,10 +15,12 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from playhead import kernels
+from playhead.plan.lock import Lock
 
 ALIGNMENT = 64
 WORTH_KEEPING = 1 << 16  # bytes; below, the allocator is as quick
 IDLE = 64 << 20  # bytes that wait for another array, at most
+UNCOUNTED = 8  # pieces of up to a MiB besides
 
 Raw: TypeAlias = "np.ndarray[Any, np.dtype[np.uint8]]"
 
@@ -55,14 +55,12 @@ class _Stock:
     """Pieces of memory that nothing uses, by their size. Of too many bytes, the sizes unused longest go."""
 
     def __init__(self) -> None:
-        # An array may die anywhere, also below while the lock is held: it only leaves its piece here.
+        # An array may die anywhere, also below while the lock is held: its piece only comes in here.
         self._left: deque[Raw] = deque()
         self._pieces: dict[int, list[Raw]] = {}
+        self._sweeping = False
+        self._lock = Lock()
         self.nbytes = 0
-        self.reopen()
-
-    def reopen(self) -> None:
-        self._lock = threading.Lock()
 
     def take(self, nbytes: int) -> Raw | None:
         with self._lock:
@@ -77,21 +75,30 @@ class _Stock:
         if len(piece) > IDLE:
             return
         self._left.append(piece)
-        if self._lock.acquire(blocking=False):
-            try:
+        if len(self._left) > UNCOUNTED or len(piece) > IDLE >> 6:
+            with self._lock:
                 self._sweep()
-            finally:
-                self._lock.release()
 
     def _sweep(self) -> None:
+        if self._sweeping:
+            return  # an array died in there
+        self._sweeping = True
+        try:
+            self._count()
+        finally:
+            self._sweeping = False
+
+    def _count(self) -> None:
         while self._left:
             piece = self._left.popleft()
             same = self._pieces.pop(len(piece), [])
             self._pieces[len(piece)] = [*same, piece]  # the size used last comes last
             self.nbytes += len(piece)
-        while self.nbytes > IDLE:
+        while self.nbytes > IDLE and self._pieces:
             size = next(iter(self._pieces))
             self.nbytes -= size * len(self._pieces.pop(size))
+        if not self._pieces:
+            self.nbytes = 0  # also where an interrupt came between a piece and its bytes
 
 
 _stock = _Stock()
@@ -110,7 +117,3 @@ class _Lease:
         # At the interpreter's end this module's names are gone; the function above is not.
         if not finalizing():
             self._leave(self._piece)
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_stock.reopen)

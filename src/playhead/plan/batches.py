@@ -300,6 +300,10 @@ class Batch(Node):
     def _elements(self, inner: Located) -> Block:
         return inner.block if isinstance(inner, Ready) else read_elements(self.parent, inner)
 
+    @cached_property
+    def unlocked(self) -> bool:
+        return self.parent.unlocked and self.stacks_columns_as_they_are
+
     @property
     def stacks_columns_as_they_are(self) -> bool:
         """Whether elements that lie in columns are a batch already."""

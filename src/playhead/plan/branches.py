@@ -280,6 +280,10 @@ class Zip(Node):
         specs = [parent.spec() for parent in self.parents]
         return map_nest(lambda number: specs[number], self.shape)
 
+    @cached_property
+    def unlocked(self) -> bool:
+        return all(parent.unlocked for parent in self.parents)
+
     def locate(self, places: Places) -> Located:
         return Zipped(tuple(parent.locate(places) for parent in self.parents))
 

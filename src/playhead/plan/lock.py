@@ -1,10 +1,11 @@
-"""A lock that a forked child finds open."""
+"""A lock that a forked child finds open, and that an interrupt leaves as it is."""
 
 from __future__ import annotations
 
 import os
 import threading
 import weakref
+from collections.abc import Callable
 
 
 class Lock:
@@ -21,11 +22,16 @@ class Lock:
     def reopen(self) -> None:
         self._lock = threading.RLock()
 
-    def __enter__(self) -> None:
-        self._lock.acquire()
+    # What is called is written in C: an interrupt inside a method in Python, or between `acquire` and `try`,
+    # would leave the lock taken.
 
-    def __exit__(self, *error: object) -> None:
-        self._lock.release()
+    @property
+    def __enter__(self) -> Callable[[], bool]:
+        return self._lock.__enter__
+
+    @property
+    def __exit__(self) -> Callable[..., None]:
+        return self._lock.__exit__
 
     def __reduce__(self) -> tuple[type[Lock], tuple[()]]:
         return Lock, ()

@@ -30,6 +30,10 @@ class Order(Node):
     def spec(self) -> Nest:
         return self.parent.spec()
 
+    @cached_property
+    def unlocked(self) -> bool:
+        return self.parent.unlocked
+
     def read_apart(self, located: Located, ends: list[int]) -> list[Block] | None:
         return self.parent.read_apart(located, ends)
 

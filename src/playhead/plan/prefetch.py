@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, ClassVar, Literal, TypeAlias
 
 from playhead.plan.block import Nest
@@ -40,6 +41,10 @@ class Prefetch(Node):
     on: Where = "threads"
     timeout: float | None = None
     found: Found = field(default_factory=Found, kw_only=True)
+
+    @cached_property
+    def unlocked(self) -> bool:
+        return self.parent.unlocked
 
     def describe(self) -> dict[str, Any] | None:
         return None

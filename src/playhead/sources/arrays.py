@@ -18,6 +18,7 @@ from playhead.plan.block import (
     Rows,
     as_array,
     as_element,
+    leaves,
     map_nest,
     named_leaves,
     own,
@@ -46,7 +47,7 @@ class TensorSlices(Source):
 
     @cached_property
     def unlocked(self) -> bool:
-        return True
+        return not any(column.dtype.hasobject for column in leaves(self.columns.nest))
 
     @property
     def cardinality(self) -> int:
