@@ -1,4 +1,5 @@
 import contextlib
+import gc
 import os
 import sys
 import threading
@@ -232,6 +233,8 @@ def test_a_second_interrupt_while_the_first_is_cleared_away_loses_no_element(opt
                 interrupts += 1
     assert found == [[2 * k, 2 * k + 1] for k in range(100)]
     assert interrupts >= 2
+    gc.collect()  # nobody came to close what the interrupts left
+    assert no_threads("playhead_")
 
 
 def test_an_interrupt_while_the_consumer_reads_loses_no_element(monkeypatch):
