@@ -55,6 +55,7 @@ class _End:
 
 
 _END = _End()
+_NO_ROWS: deque[Any] = deque(maxlen=0)  # of all iterators: nothing is ever put into it
 
 
 class Iterator(IteratorABC[Element]):
@@ -150,11 +151,12 @@ class Iterator(IteratorABC[Element]):
 
     def _go_back(self, before: _State) -> None:
         if self._state is not before:
-            self._state = before
+            # One statement, with no call in it: a second interrupt comes before or after it.
+            feed, self._feed, self._rows, self._state = self._feed, None, _NO_ROWS, before
             self._taken = 0
             if not self._node.seekable:
                 self._history.pop()
-            self._drop_feed()
+            self._end_feed(feed)
 
     def _take(self, within: int | None) -> Element | _End:
         """The next element; where `within` names an epoch, only of that one."""
@@ -164,10 +166,8 @@ class Iterator(IteratorABC[Element]):
         try:
             return self._pull(within)
         except BaseException as error:
-            feed, self._feed = (
-                self._feed,
-                None,
-            )  # first: what was interrupted is over, whatever comes now
+            # First, and with no call in it: what was interrupted is over, whatever interrupts this.
+            feed, self._feed, self._rows = self._feed, None, _NO_ROWS
             self._end_feed(feed, wait=isinstance(error, Exception))
             said = f"playhead: while computing step {self._state.step + 1} of the run"
             if isinstance(error, Exception) and said not in getattr(error, "__notes__", ()):
@@ -262,11 +262,11 @@ class Iterator(IteratorABC[Element]):
         return self._feed
 
     def _drop_feed(self, wait: bool = False, lasting: bool = False) -> None:
-        feed, self._feed = self._feed, None
+        feed, self._feed, self._rows = self._feed, None, _NO_ROWS
         self._end_feed(feed, wait, lasting)
 
     def _end_feed(self, feed: Feed | None, wait: bool = False, lasting: bool = False) -> None:
-        self._rows, self._ended = deque(), False
+        self._ended = False
         if feed is not None and self._pid == os.getpid():
             self._last = {"workers": feed.stats()["workers"]}
             if lasting:

@@ -168,7 +168,10 @@ def test_an_interrupt_of_who_helps_or_hands_out_leaves_the_pool_at_work():
     pool = ThreadPool(1)
     submit = Doing(abs)
     assert interrupted_everywhere(pool.help, pool._desk.lock) > 2
-    assert interrupted_everywhere(lambda: pool.submit(submit, -3), pool._desk.lock) > 20
+    pool.submit(submit, -2).result(
+        60
+    )  # its thread runs: Python's own start of one is not asked here
+    assert interrupted_everywhere(lambda: pool.submit(submit, -3), pool._desk.lock) > 5
     assert pool.submit(submit, -4).result(60).result == 4
     pool.close()
 
@@ -285,6 +288,31 @@ def test_no_more_than_the_buffer_is_computed_ahead(pool):
         time.sleep(0.005)
         assert len(started) <= k + 1 + 5
     found.close()
+
+
+@pytest.mark.parametrize("buffer", [1, 2, 12])
+@pytest.mark.parametrize("workers", [1, 2])
+def test_as_many_batches_as_were_asked_for_are_made_while_one_is_used(buffer, workers):
+    made, lock = [], threading.Lock()
+
+    def note(x):
+        time.sleep(0.003)
+        with lock:
+            made.append(int(x))
+        return x
+
+    dataset = Dataset.range(400).map(note, form="python").batch(4)
+    with dataset.prefetch(buffer, workers=workers).iterator() as iterator:
+        for _ in range(40):
+            next(iterator)
+        used, deadline = 160, time.monotonic() + 60
+        while len(made) < used + 4 * buffer and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert len(made) >= used + 4 * buffer
+        time.sleep(0.05)
+        # A chunk that is being used may hold several batches; so may what comes next.
+        assert len(made) <= used + 3 * 4 * (buffer + 1)
+        assert [batch.tolist() for batch in iterator] == np.arange(160, 400).reshape(-1, 4).tolist()
 
 
 def test_nothing_is_taken_before_it_is_asked_for(pool):

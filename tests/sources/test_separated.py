@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
+import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -282,3 +285,52 @@ def test_a_file_that_is_no_csv_at_all_is_named(tmp_path):
     with pytest.raises(CorruptRecord, match=r"a\.csv: its first row does not hold") as caught:
         Dataset.from_csv(tmp_path / "a.csv")
     assert "column_names" in str(caught.value)
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="no timers here")
+@pytest.mark.parametrize("options", [{}, {"on_error": "skip"}])
+def test_a_signal_that_the_program_only_notes_neither_fails_nor_loses_a_row(tmp_path, options):
+    path = tmp_path / "a.csv"
+    path.write_text("x,y\n" + "".join(f"{k},{k / 7}\n" for k in range(20_000)))
+    batches = Dataset.from_csv(path, **options).batch(256)
+    expected = [batch["x"].tobytes() for batch in batches]
+    noted, before = [], signal.getsignal(signal.SIGTERM)
+    timer, mine = threading.Event(), threading.main_thread().ident
+
+    def send():
+        while not timer.wait(0.002):
+            signal.pthread_kill(mine, signal.SIGTERM)
+
+    sender = threading.Thread(target=send)
+    signal.signal(signal.SIGTERM, lambda *of: noted.append(of))
+    try:
+        sender.start()
+        deadline = time.monotonic() + 120
+        while len(noted) < 100 and time.monotonic() < deadline:
+            for dataset in (batches, batches.prefetch(workers=1)):
+                iterator = dataset.iterator()
+                assert [batch["x"].tobytes() for batch in iterator] == expected
+                assert iterator.position.records == 20_000
+    finally:
+        timer.set()
+        sender.join()
+        signal.signal(signal.SIGTERM, before)
+    assert len(noted) >= 100
+
+
+def test_an_interrupt_while_rows_are_parsed_is_raised(tmp_path, monkeypatch):
+    (tmp_path / "a.csv").write_text("x\n1\n2\n")
+    rows, read, raised = Dataset.from_csv(tmp_path / "a.csv").batch(2), arrow_csv.read_csv, []
+
+    def interrupted(*given, **options):
+        if not raised:
+            raised.append(True)
+            signal.raise_signal(signal.SIGINT)  # as pyarrow sends on what stopped it
+            raise pa.ArrowCancelled("Operation cancelled")
+        return read(*given, **options)
+
+    monkeypatch.setattr(arrow_csv, "read_csv", interrupted)
+    iterator = rows.iterator()
+    with pytest.raises(KeyboardInterrupt):
+        next(iterator)
+    assert next(iterator)["x"].tolist() == [1, 2]

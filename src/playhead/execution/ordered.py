@@ -30,6 +30,7 @@ from playhead.plan.prefetch import Found
 
 BUDGET = 1 << 30  # bytes computed and not yet delivered
 CHUNK = 4096  # source records in a task, at most, unless one batch has more
+WORTH_WAITING = 0.001  # seconds of a task: of shorter ones few are ahead, though more are asked for
 BATCHES_AHEAD = 2  # however many parts they are cut into
 
 
@@ -100,7 +101,7 @@ class Ordered:
         self.closed = False
         self.alive = 0.0  # when the last outcome came, by time.monotonic
         self.ahead = 0
-        self._took = 0.0  # seconds of the last task
+        self.took = 0.0  # seconds of the last task
 
     @property
     def hands(self) -> int:
@@ -140,9 +141,10 @@ class Ordered:
         source = iter(items)
         held = _Held(self, job, after)
         more, failure = True, None
+        done: tuple[Item, Outcome[Result]] | None = None
         try:
             while True:
-                while more and held.room():
+                while more and held.room(beside=done is not None):
                     try:
                         item = next(source, _DONE)
                     except Exception as error:
@@ -151,7 +153,7 @@ class Ordered:
                         more = False
                         break
                     if job.at_once(item):
-                        if not waiting:
+                        if not waiting and done is None:
                             held.delivered += 1
                             yield item, timed(job, job.sent(item))
                             continue
@@ -162,16 +164,19 @@ class Ordered:
                     size = weight * len(item)
                     waiting.append((item, future, size))
                     held.add(size)
+                if done is not None:
+                    yield done  # while it is used, the next ones are computed
+                    done = None
+                    continue
                 if not waiting:
                     if failure is not None:
                         raise failure
                     return
                 item, future, size = waiting[0]
-                outcome = self._outcome(future, job, item, size)
+                done = item, self._outcome(future, job, item, size)
                 waiting.popleft()
-                held.remove(size, outcome.nbytes)
-                yield item, outcome
-                del item, outcome
+                held.remove(size, done[1].nbytes)
+                del item, future
         finally:
             for _, future, size in waiting:
                 future.cancel()
@@ -185,7 +190,7 @@ class Ordered:
     ) -> Outcome[Result]:
         began = time.perf_counter()
         outcome = self._awaited(future, job, item)
-        self._took = outcome.seconds
+        self.took = outcome.seconds
         self.alive = time.monotonic()
         if self.tuner is not None:
             self.tuner.delivered(size, time.perf_counter() - began, outcome)
@@ -210,7 +215,7 @@ class Ordered:
     def _help_before(self, future: Future[Any]) -> None:
         """Not with long tasks, nor for long: what is ready meanwhile would wait."""
         help, began, most = self.help, time.perf_counter(), 2 * self.pool.pace_seconds
-        if help is None or self._took > most:
+        if help is None or self.took > most:
             return
         while not future.done() and time.perf_counter() - began < most and help():
             pass
@@ -248,8 +253,11 @@ class _Held:
         self.delivered += 1
         self._typical = nbytes if not self._typical else 0.9 * self._typical + 0.1 * nbytes
 
-    def room(self) -> bool:
-        if not self._tasks:
+    def room(self, beside: bool) -> bool:
+        """For one more; `beside` an outcome that is at hand and not yet given out."""
+        if beside and self._after:
+            return False  # it would wait until there is another item
+        if not self._tasks and not beside:
             return True
         compute, workers = self._compute, self._compute.hands
         if compute.records is not None and self._records >= compute.records:
@@ -261,6 +269,9 @@ class _Held:
             return False
         if not self._typical:
             return self._tasks < max(2, workers)  # nobody knows yet how large a result is
-        if self._tasks >= 2 * workers + 1 and self._records >= self._reach:
+        enough = 2 * workers + 1
+        if compute.records is not None and compute.took > WORTH_WAITING:
+            enough += self.delivered  # at first it is not known how large they should be
+        if self._tasks >= enough and self._records >= self._reach:
             return False
         return (self._tasks + 1) * self._typical <= compute.budget

@@ -69,9 +69,9 @@ class ThreadPool:
                 future.cancel()
                 return future
             desk.tasks.append((future, job, sent))
-            if desk.waiting >= len(desk.tasks):
-                desk.changed.notify()
-            elif len(desk.threads) < desk.limit:
+            if desk.waiting:
+                desk.changed.notify()  # also for a task that an interrupt left unsaid
+            if desk.waiting < len(desk.tasks) and len(desk.threads) < desk.limit:
                 name = f"playhead_{len(desk.threads)}"
                 given = (desk, users_line())
                 thread = threading.Thread(target=_work, args=given, name=name, daemon=True)

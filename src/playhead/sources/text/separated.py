@@ -150,9 +150,22 @@ def parsed(
 ) -> pa.Table:
     """Rows as a table; without `types` pyarrow guesses them."""
     import pyarrow as pa
+
+    while True:
+        try:
+            return _parsed(text.removeprefix(BOM), names, dialect, types)
+        except pa.ArrowCancelled:
+            # A signal came: pyarrow stops for it and sends it on. Where its handler raises nothing, the rows
+            # are as good as before.
+            continue
+
+
+def _parsed(
+    text: bytes, names: Sequence[str], dialect: Dialect, types: pa.Schema | None
+) -> pa.Table:
+    import pyarrow as pa
     from pyarrow import csv as arrow_csv
 
-    text = text.removeprefix(BOM)
     return arrow_csv.read_csv(
         pa.BufferReader(text),
         arrow_csv.ReadOptions(
