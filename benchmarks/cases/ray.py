@@ -1,4 +1,4 @@
-"""A function in plain Python that computes for about 1 ms, over a Ray cluster of two nodes with one CPU each.
+"""A function in plain Python that computes for 1 ms, over a Ray cluster of two nodes with one CPU each.
 
 The cluster is on this machine, in processes of its own. Ray's, between the nodes and the program, share
 the cores with those that compute: beside it stands what two processes do without Ray.
