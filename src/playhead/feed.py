@@ -13,9 +13,11 @@ from playhead.execution.ordered import BUDGET, Alone, Ordered
 from playhead.execution.pool import Lasting, Pool, cores
 from playhead.execution.threads import ThreadPool
 from playhead.plan.compute import Chunk, Compute, nbytes
+from playhead.plan.functions import FORMS, UserFunction
 from playhead.plan.node import Node, Serial, as_chunk
 from playhead.plan.places import Cursor
 from playhead.plan.prefetch import AUTOTUNE, Prefetch, outermost
+from playhead.plan.shared import each_once
 from playhead.sources.saved.stored import prepare
 
 # (epoch, some of its elements); None: the epoch has ended
@@ -136,9 +138,19 @@ def _ordered(pool: Pool, prefetch: Prefetch, node: Node, records: int | None) ->
         if node.seekable and node.light and needs_processes():
             # Each more hands Python's lock to and fro, in more time than it may gain.
             tuner.begin_with(1)
+        elif _calls_a_framework(node):
+            tuner.begin_with(
+                cores() + 1
+            )  # its own threads compute: these wait, and one more than cores may
     return Ordered(
         pool, records, timeout=prefetch.timeout, tuner=tuner, found=prefetch.found, help=help
     )
+
+
+def _calls_a_framework(node: Node) -> bool:
+    """Whether a function is known to run as operations of a framework."""
+    functions = (getattr(at, "function", None) for at in each_once(node))
+    return any(isinstance(fn, UserFunction) and fn.decided in FORMS for fn in functions)
 
 
 def _walk(

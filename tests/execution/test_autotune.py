@@ -193,6 +193,8 @@ def test_threads_that_sleep_become_many_and_the_elements_are_the_same():
 
 
 def test_what_is_light_begins_with_one_worker_and_all_else_with_every_core(tmp_path):
+    pytest.importorskip("tensorflow")
+
     def workers(dataset):
         with dataset.prefetch().iterator() as iterator:
             next(iterator)
@@ -205,6 +207,7 @@ def test_what_is_light_begins_with_one_worker_and_all_else_with_every_core(tmp_p
     rows = Dataset.from_tensor_slices(np.zeros((40, 3))).shuffle(seed=1)
     assert workers(rows.batch(5)) == max(1, cores() - 1)  # and the consumer
     assert workers(rows.map(lambda x: x).batch(5)) == cores()
+    assert workers(rows.map(lambda x: x, form="tf").batch(5)) == cores() + 1
 
 
 @pytest.mark.parametrize(

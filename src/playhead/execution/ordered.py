@@ -256,7 +256,9 @@ class _Held:
     def room(self, beside: bool) -> bool:
         """For one more; `beside` an outcome that is at hand and not yet given out."""
         if beside and (self._after or self.delivered == 1):
-            return False  # it would wait until there is another item, and the first waits for nothing
+            return (
+                False  # it would wait until there is another item, and the first waits for nothing
+            )
         if not self._tasks and not beside:
             return True
         compute, workers = self._compute, self._compute.hands
