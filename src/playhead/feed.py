@@ -139,9 +139,8 @@ def _ordered(pool: Pool, prefetch: Prefetch, node: Node, records: int | None) ->
             # Each more hands Python's lock to and fro, in more time than it may gain.
             tuner.begin_with(1)
         elif _calls_a_framework(node):
-            tuner.begin_with(
-                cores() + 1
-            )  # its own threads compute: these wait, and one more than cores may
+            # Its own threads compute, and ours wait for them meanwhile.
+            tuner.begin_with(cores() + 1)
     return Ordered(
         pool, records, timeout=prefetch.timeout, tuner=tuner, found=prefetch.found, help=help
     )

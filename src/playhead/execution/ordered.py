@@ -254,11 +254,9 @@ class _Held:
         self._typical = nbytes if not self._typical else 0.9 * self._typical + 0.1 * nbytes
 
     def room(self, beside: bool) -> bool:
-        """For one more; `beside` an outcome that is at hand and not yet given out."""
+        """For one more; `beside` an outcome that is at hand and waits until there is another item."""
         if beside and (self._after or self.delivered == 1):
-            return (
-                False  # it would wait until there is another item, and the first waits for nothing
-            )
+            return False  # items that take time, or the first outcome, for which somebody waits
         if not self._tasks and not beside:
             return True
         compute, workers = self._compute, self._compute.hands
