@@ -13,7 +13,7 @@ from playhead.execution.ordered import BUDGET, Alone, Ordered
 from playhead.execution.pool import Lasting, Pool, cores
 from playhead.execution.threads import ThreadPool
 from playhead.plan.compute import Chunk, Compute, nbytes
-from playhead.plan.functions import FORMS, UserFunction
+from playhead.plan.functions import FORMS, function_of
 from playhead.plan.node import Node, Serial, as_chunk
 from playhead.plan.places import Cursor
 from playhead.plan.prefetch import AUTOTUNE, Prefetch, outermost
@@ -148,8 +148,8 @@ def _ordered(pool: Pool, prefetch: Prefetch, node: Node, records: int | None) ->
 
 def _calls_a_framework(node: Node) -> bool:
     """Whether a function is known to run as operations of a framework."""
-    functions = (getattr(at, "function", None) for at in each_once(node))
-    return any(isinstance(fn, UserFunction) and fn.decided in FORMS for fn in functions)
+    functions = map(function_of, each_once(node))
+    return any(function is not None and function.decided in FORMS for function in functions)
 
 
 def _walk(

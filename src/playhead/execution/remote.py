@@ -27,7 +27,7 @@ from playhead.execution.sheets import Sheet
 from playhead.plan.aligned import aligned_copy
 from playhead.plan.block import map_nest
 from playhead.plan.compute import Job, Outcome, perform
-from playhead.plan.functions import UserFunction
+from playhead.plan.functions import function_of
 from playhead.plan.node import Node, Source
 
 PROTOCOL = 5
@@ -207,7 +207,7 @@ class Plan:
         self.root = root
         self.nodes = list(_nodes(root))
         self.numbers = {id(node): number for number, node in enumerate(self.nodes)}
-        self.functions = [f for node in self.nodes if (f := _function(node)) is not None]
+        self.functions = [f for node in self.nodes if (f := function_of(node)) is not None]
 
     def dumps(self) -> tuple[bytes, list[pickle.PickleBuffer]]:
         """The plan itself, and the memory of its arrays beside it. Raises what pickling raises."""
@@ -259,7 +259,7 @@ class Plan:
         return any(
             function.decided is None
             for node in _nodes(job.node)
-            if (function := _function(node)) is not None
+            if (function := function_of(node)) is not None
         )
 
     # --- both ends of a task ----------------------------------------------------------------------------
@@ -295,11 +295,6 @@ def _nodes(root: Node) -> Iterator[Node]:
             seen.add(id(node))
             yield node
             waiting.extend(reversed(node.parents))
-
-
-def _function(node: Node) -> UserFunction | None:
-    function = getattr(node, "function", None)
-    return function if isinstance(function, UserFunction) else None
 
 
 class RemoteTraceback(Exception):

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from playhead.plan.functions import KNOWN_FORMS, UserFunction
+from playhead.plan.functions import KNOWN_FORMS, function_of
 from playhead.plan.node import Node
 from playhead.plan.randomness import key as key_of
 from playhead.plan.shared import each_once
@@ -224,9 +224,9 @@ def adopt(saved: list[Operation], node: Node) -> Node:
         before, after, at = difference.saved or {}, difference.now or {}, difference.node
         if before.get("drawn") and after.get("drawn") and isinstance(before.get("seed"), int):
             found.setdefault(id(at), {})["seed"] = before["seed"]
-        function, form = getattr(at, "function", None), before.get("form")
+        function, form = function_of(at), before.get("form")
         same_code = "code" not in difference.fields and "form" not in after
-        if isinstance(function, UserFunction) and same_code and form in KNOWN_FORMS:
+        if function is not None and same_code and form in KNOWN_FORMS:
             found.setdefault(id(at), {})["function"] = function.in_form(form)
     return with_changes(node, found)
 

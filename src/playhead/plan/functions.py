@@ -313,6 +313,12 @@ def _feed_code(code: types.CodeType, update: Callable[[bytes], None]) -> None:
             update(_simple(constant))
 
 
+def function_of(node: object) -> UserFunction | None:
+    """The user's function that an operation calls, if it has one for each element."""
+    function = getattr(node, "function", None)
+    return function if isinstance(function, UserFunction) else None
+
+
 def _simple(value: Any) -> bytes:
     """Bytes for values made of numbers, strings and containers of them; nothing for others."""
     if isinstance(value, bool | int | float | complex | str | bytes | None | type(...)):

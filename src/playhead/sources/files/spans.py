@@ -50,8 +50,7 @@ class Spans:
         those that cannot be reached.
         """
         starts, stops = np.ascontiguousarray(starts), np.ascontiguousarray(stops)
-        names, which = np.unique(files, return_inverse=True)
-        which = which.reshape(-1).astype(np.int64, copy=False)
+        names, which = _numbered(files)
         if len(names) <= FILES_AT_ONCE:
             return kernels.slices(self.records(names.tolist(), which, starts, stops))
         found = [b""] * len(files)
@@ -65,9 +64,8 @@ class Spans:
 
     def joining(self, files: Integers, starts: Integers, stops: Integers) -> Records:
         """The same parts for `kernels.join`: mapped ones, where the files are not too many at once."""
-        names, which = np.unique(files, return_inverse=True)
+        names, which = _numbered(files)
         if len(names) <= FILES_AT_ONCE:
-            which = which.reshape(-1).astype(np.int64, copy=False)
             return self.records(names.tolist(), which, starts, stops)
         ends = np.cumsum(stops - starts)
         joined = b"".join(self.read(files, starts, stops))
@@ -108,3 +106,9 @@ class Spans:
         for (position, _), data in zip(wanted, read, strict=True):
             buffers[position] = data
         return Records(buffers, parts, starts - begins, stops - begins)
+
+
+def _numbered(files: Integers) -> tuple[Integers, Integers]:
+    """Which files they are, in order and each once, and for each of `files` which of those (int64[n])."""
+    names, which = np.unique(files, return_inverse=True)
+    return names, which.reshape(-1).astype(np.int64, copy=False)
