@@ -19,7 +19,9 @@ setup(
             "playhead._kernels",
             ["src/playhead/_kernels.c"],
             define_macros=[("Py_LIMITED_API", "0x030B0000")] if stable else [],
-            extra_compile_args=["/O2"] if os.name == "nt" else ["-O3", "-Wall", "-Wextra"],
+            extra_compile_args=["/O2"]
+            if os.name == "nt"
+            else ["-O3", "-Wall", "-Wextra", "-Werror=implicit"],
             py_limited_api=stable,
             optional=True,
         )

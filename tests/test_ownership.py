@@ -57,6 +57,6 @@ def test_batches_and_rows_share_no_memory_and_batches_are_aligned(prefetch):
         assert len({id(base) for base in bases}) == len(elements)
         assert all(element.ctypes.data % 64 == 0 for element in elements)
         assert all(
-            base.nbytes <= element.nbytes + 64
+            memoryview(base).nbytes <= element.nbytes + 64
             for base, element in zip(bases, elements, strict=True)
         )

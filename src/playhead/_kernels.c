@@ -10,6 +10,9 @@
 #ifndef PLAYHEAD_CORE_ONLY
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
+#ifdef __linux__
+#include <sys/mman.h>
+#endif
 #endif
 
 #include <stddef.h>
@@ -1892,23 +1895,221 @@ done:
     return PyErr_Occurred() ? NULL : PyBool_FromLong(handled);
 }
 
-/* How many bytes behind the beginning of a buffer the next address lies that `size` divides. */
-static PyObject *py_misalignment(PyObject *module, PyObject *args)
+/* Memory for batches. A piece is used again once the array over it is gone: fresh pages can cost as much
+   as filling them, and a loop that drops one batch for the next gets the same few pieces. All of it is C:
+   an array may die anywhere, and Python code at its end could be interrupted, with the interrupt lost. */
+
+#define ALIGNMENT 64
+#define DOUBLINGS 10
+#define WORTH_KEEPING ((size_t)1 << 16)      /* bytes; below, the allocator is as quick */
+#define IDLE (WORTH_KEEPING << DOUBLINGS)    /* bytes that wait for another array, at most */
+#define STEPS 8                              /* sizes that are kept, from one power of two to the next */
+#define SIZES (STEPS * DOUBLINGS + 1)
+#define LARGE_PAGES ((size_t)4 << 20)        /* bytes; as numpy does it for its arrays */
+
+/* Stands before its bytes. */
+typedef struct Piece {
+    struct Piece *next; /* while it waits */
+    size_t size;        /* which of the sizes that are kept, or SIZES */
+} Piece;
+
+typedef struct {
+    Piece *top;
+    uint64_t used; /* when */
+} Waiting;
+
+typedef struct {
+    PyTypeObject *type; /* of Memory */
+    Waiting waiting[SIZES];
+    size_t idle;
+    uint64_t clock;
+#ifdef Py_GIL_DISABLED
+    PyMutex mutex;
+#endif
+} State;
+
+typedef struct {
+    PyObject_HEAD
+    Piece *piece;
+    Py_ssize_t size;
+} Memory;
+
+/* Held for a few instructions that call nothing; elsewhere Python's own lock guards the state. */
+#ifdef Py_GIL_DISABLED
+#define LOCK(state) PyMutex_Lock(&(state)->mutex)
+#define UNLOCK(state) PyMutex_Unlock(&(state)->mutex)
+#else
+#define LOCK(state) ((void)(state))
+#define UNLOCK(state) ((void)(state))
+#endif
+
+static size_t bytes_of_size(size_t size)
 {
-    (void)module;
-    PyObject *buffer;
-    Py_ssize_t size, offset;
-    Py_buffer view;
-    if (!PyArg_ParseTuple(args, "On", &buffer, &size) || !take(buffer, &view, 0, 1, -1))
+    size_t power = WORTH_KEEPING << size / STEPS;
+    return power + size % STEPS * (power / STEPS);
+}
+
+/* The least of the sizes that holds so many bytes; SIZES where they are too few or too many to keep. */
+static size_t size_for(size_t bytes)
+{
+    if (bytes < WORTH_KEEPING || bytes > IDLE)
+        return SIZES;
+    size_t size = 0;
+    while (bytes_of_size(size + STEPS) < bytes)
+        size += STEPS;
+    while (bytes_of_size(size) < bytes)
+        size++;
+    return size;
+}
+
+static uint8_t *bytes_behind(Piece *piece)
+{
+    uintptr_t end = (uintptr_t)(piece + 1);
+    return (uint8_t *)(piece + 1) + (ALIGNMENT - end % ALIGNMENT) % ALIGNMENT;
+}
+
+static Piece *new_piece(size_t size, size_t bytes)
+{
+    if (size < SIZES)
+        bytes = bytes_of_size(size);
+    Piece *piece = PyMem_Malloc(sizeof(Piece) + ALIGNMENT + bytes);
+    if (!piece)
         return NULL;
-    size = size > 0 ? size : 1;
-    offset = (Py_ssize_t)(((uintptr_t)size - (uintptr_t)view.buf % (uintptr_t)size) % (uintptr_t)size);
-    PyBuffer_Release(&view);
-    return PyLong_FromSsize_t(offset);
+    piece->size = size;
+#ifdef MADV_HUGEPAGE
+    if (bytes >= LARGE_PAGES) {
+        uintptr_t page = ((uintptr_t)piece + 4095) / 4096 * 4096;
+        madvise((void *)page, bytes - 4096, MADV_HUGEPAGE); /* where it is refused, nothing is lost */
+    }
+#endif
+    return piece;
+}
+
+static Piece *take_piece(State *state, size_t size)
+{
+    LOCK(state);
+    Waiting *waiting = &state->waiting[size];
+    Piece *piece = waiting->top;
+    if (piece) {
+        waiting->top = piece->next;
+        waiting->used = ++state->clock;
+        state->idle -= bytes_of_size(size);
+    }
+    UNLOCK(state);
+    return piece;
+}
+
+/* Gives back pieces of the sizes that were used longest ago, until `most` bytes wait. */
+static void trim(State *state, size_t most)
+{
+    for (;;) {
+        LOCK(state);
+        size_t oldest = SIZES;
+        if (state->idle > most)
+            for (size_t i = 0; i < SIZES; i++)
+                if (state->waiting[i].top
+                    && (oldest == SIZES || state->waiting[i].used < state->waiting[oldest].used))
+                    oldest = i;
+        Piece *piece = NULL;
+        if (oldest < SIZES) {
+            piece = state->waiting[oldest].top;
+            state->waiting[oldest].top = piece->next;
+            state->idle -= bytes_of_size(oldest);
+        }
+        UNLOCK(state);
+        if (!piece)
+            return;
+        PyMem_Free(piece);
+    }
+}
+
+static void leave_piece(State *state, Piece *piece)
+{
+    if (piece->size == SIZES) {
+        PyMem_Free(piece);
+        return;
+    }
+    LOCK(state);
+    Waiting *waiting = &state->waiting[piece->size];
+    piece->next = waiting->top;
+    waiting->top = piece;
+    waiting->used = ++state->clock;
+    state->idle += bytes_of_size(piece->size);
+    UNLOCK(state);
+    trim(state, IDLE);
+}
+
+static int memory_buffer(PyObject *self, Py_buffer *view, int flags)
+{
+    Memory *memory = (Memory *)self;
+    return PyBuffer_FillInfo(view, self, bytes_behind(memory->piece), memory->size, 0, flags);
+}
+
+static void memory_dealloc(PyObject *self)
+{
+    PyTypeObject *type = Py_TYPE(self);
+    leave_piece(PyType_GetModuleState(type), ((Memory *)self)->piece);
+    PyObject_Free(self);
+    Py_DECREF(type);
+}
+
+static PyType_Slot memory_slots[] = {
+    {Py_tp_doc, "Writable bytes, the first of them at a multiple of 64."},
+    {Py_bf_getbuffer, (void *)memory_buffer},
+    {Py_tp_dealloc, (void *)memory_dealloc},
+    {0, NULL},
+};
+
+static PyType_Spec memory_spec = {
+    .name = "playhead._kernels.Memory",
+    .basicsize = sizeof(Memory),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION | Py_TPFLAGS_IMMUTABLETYPE,
+    .slots = memory_slots,
+};
+
+/* So many bytes, not initialised. */
+static PyObject *py_memory(PyObject *module, PyObject *count)
+{
+    State *state = PyModule_GetState(module);
+    Py_ssize_t bytes = PyLong_AsSsize_t(count);
+    if (bytes < 0) {
+        if (!PyErr_Occurred())
+            PyErr_SetString(PyExc_ValueError, "memory of fewer than 0 bytes");
+        return NULL;
+    }
+    if (bytes > PY_SSIZE_T_MAX - (Py_ssize_t)sizeof(Piece) - ALIGNMENT)
+        return PyErr_NoMemory();
+    size_t size = size_for((size_t)bytes);
+    Piece *piece = size < SIZES ? take_piece(state, size) : NULL;
+    if (!piece)
+        piece = new_piece(size, (size_t)bytes);
+    if (!piece)
+        return PyErr_NoMemory();
+    Memory *memory = PyObject_New(Memory, state->type);
+    if (!memory) {
+        leave_piece(state, piece);
+        return NULL;
+    }
+    memory->piece = piece;
+    memory->size = bytes;
+    return (PyObject *)memory;
+}
+
+/* Gives back memory that waits to be used again, all but that many bytes; how many wait then. */
+static PyObject *py_trim(PyObject *module, PyObject *count)
+{
+    State *state = PyModule_GetState(module);
+    Py_ssize_t most = PyLong_AsSsize_t(count);
+    if (most < 0 && PyErr_Occurred())
+        return NULL;
+    trim(state, most < 0 ? 0 : (size_t)most);
+    LOCK(state);
+    size_t idle = state->idle;
+    UNLOCK(state);
+    return PyLong_FromSize_t(idle);
 }
 
 static PyMethodDef methods[] = {
-    {"misalignment", py_misalignment, METH_VARARGS, NULL},
     {"crc32c", py_crc32c, METH_O, NULL},
     {"crc32c_portable", py_crc32c_portable, METH_O, NULL},
     {"masked_crc32c", py_masked_crc32c, METH_O, NULL},
@@ -1923,17 +2124,42 @@ static PyMethodDef methods[] = {
     {"values", py_values, METH_VARARGS, NULL},
     {"feistel", py_feistel, METH_VARARGS, NULL},
     {"gather", py_gather, METH_VARARGS, NULL},
+    {"memory", py_memory, METH_O, NULL},
+    {"trim", py_trim, METH_O, NULL},
     {NULL, NULL, 0, NULL},
 };
 
-#define VERSION 4 /* kernels.py names the same */
+#define VERSION 5 /* kernels.py names the same */
 
 static int execute(PyObject *module)
 {
+    State *state = PyModule_GetState(module);
     prepare();
-    if (PyModule_AddIntConstant(module, "VERSION", VERSION) < 0)
+    state->type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &memory_spec, NULL);
+    if (!state->type || PyModule_AddIntConstant(module, "VERSION", VERSION) < 0)
         return -1;
     return PyModule_AddStringConstant(module, "CRC32C", crc_name);
+}
+
+static int traverse(PyObject *module, visitproc visit, void *arg)
+{
+    State *state = PyModule_GetState(module);
+    Py_VISIT(state->type);
+    return 0;
+}
+
+/* The type holds the module and every array's memory the type: none is left by then. */
+static int clear(PyObject *module)
+{
+    State *state = PyModule_GetState(module);
+    Py_CLEAR(state->type);
+    return 0;
+}
+
+static void free_state(void *module)
+{
+    clear(module);
+    trim(PyModule_GetState(module), 0);
 }
 
 static PyModuleDef_Slot slots[] = {
@@ -1950,9 +2176,12 @@ static PyModuleDef_Slot slots[] = {
 static struct PyModuleDef definition = {
     .m_base = PyModuleDef_HEAD_INIT,
     .m_name = "playhead._kernels",
-    .m_size = 0,
+    .m_size = sizeof(State),
     .m_methods = methods,
     .m_slots = slots,
+    .m_traverse = traverse,
+    .m_clear = clear,
+    .m_free = free_state,
 };
 
 PyMODINIT_FUNC PyInit__kernels(void)

@@ -18,6 +18,7 @@ import numpy as np
 from playhead import reference
 from playhead.errors import PlayheadWarning, warn
 from playhead.reference import (
+    ALIGNMENT,
     FOOTER,
     FRAME,
     HEADER,
@@ -32,6 +33,7 @@ from playhead.reference import (
 )
 
 __all__ = [
+    "ALIGNMENT",
     "FOOTER",
     "FRAME",
     "HEADER",
@@ -50,9 +52,10 @@ __all__ = [
     "header",
     "join",
     "masked_crc32c",
-    "misalignment",
+    "memory",
     "scan",
     "slices",
+    "trim",
     "values",
     "varints",
 ]
@@ -76,7 +79,7 @@ def _native() -> Any:
     return None
 
 
-VERSION = 4  # of what the two call each other by; the same number stands in _kernels.c
+VERSION = 5  # of what the two call each other by; the same number stands in _kernels.c
 
 _c = _native()
 
@@ -88,6 +91,15 @@ crc32c: Callable[[Buffer], int] = _c.crc32c if NATIVE else reference.crc32c
 
 masked_crc32c: Callable[[Buffer], int] = _c.masked_crc32c if NATIVE else reference.masked_crc32c
 """The CRC-32C of a contiguous buffer as TFRecord stores it: rotated right by 15 bits, plus a constant."""
+
+memory: Callable[[int], Buffer] = _c.memory if NATIVE else reference.memory
+"""That many writable bytes, uninitialised, the first of them at a multiple of ALIGNMENT.
+
+In C, pieces between 64 KiB and 64 MiB are used again once every array over them is gone; up to 64 MiB wait.
+"""
+
+trim: Callable[[int], int] = _c.trim if NATIVE else reference.trim
+"""Give back memory that waits to be used again, all but so many bytes; returns how many wait then."""
 
 _FRAMES_AT_ONCE = 1 << 16
 _REASONS: tuple[Reason | None, ...] = (None, "truncated", "length", "data")
@@ -179,12 +191,6 @@ def frames(
     found = np.empty(size, np.uint32)
     count = _c.frames(index, firsts, edges, crcs, which, starts, stops, found, names)
     return names[:count], which, starts, stops, found
-
-
-def misalignment(buffer: Array, size: int) -> int:
-    """How many bytes behind the beginning of `buffer` the next address lies that `size` divides."""
-    found: int = _c.misalignment(buffer, size) if NATIVE else reference.misalignment(buffer, size)
-    return found
 
 
 def gather(column: Array, index: Integers, *outs: Array) -> None:

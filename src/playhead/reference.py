@@ -28,6 +28,8 @@ HEADER = struct.Struct("<QI")
 FOOTER = struct.Struct("<I")
 FRAME = HEADER.size + FOOTER.size
 
+ALIGNMENT = 64
+
 _MASK = 0xA282EAD8
 _PIECE = 1 << 24
 _LENGTH = struct.Struct("<Q")
@@ -223,10 +225,17 @@ def frames(
     return names, which, starts, stops, crcs[index]
 
 
-def misalignment(buffer: Array, size: int) -> int:
-    """How many bytes behind the beginning of `buffer` the next address lies that `size` divides."""
-    address: int = buffer.__array_interface__["data"][0]
-    return -address % size
+def memory(nbytes: int) -> Buffer:
+    """That many writable bytes, uninitialised, the first of them at a multiple of ALIGNMENT."""
+    raw = np.empty(nbytes + ALIGNMENT, np.uint8)
+    address: int = raw.__array_interface__["data"][0]
+    offset = -address % ALIGNMENT
+    return raw[offset : offset + nbytes].data
+
+
+def trim(nbytes: int) -> int:
+    """Give back memory that waits to be used again, all but `nbytes`; how many bytes wait then. None does."""
+    return 0
 
 
 def gather(column: Array, index: Integers, *outs: Array) -> None:

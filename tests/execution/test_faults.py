@@ -15,6 +15,9 @@ import pytest
 
 from playhead import Dataset
 from playhead.errors import PipelineError, ReadAheadTimeout
+from playhead.execution.arena import Arena
+from playhead.plan.aligned import aligned_empty
+from playhead.plan.lock import Lock
 
 LONG = 120.0
 
@@ -141,6 +144,41 @@ def test_a_filter_that_keeps_nothing_for_long_does_not_hang():
 
 
 # Interrupts and exits
+
+
+def a_batch():
+    return lambda: aligned_empty((1 << 16,), np.dtype(np.uint8))
+
+
+def a_result_of_a_process():
+    arena = Arena(1 << 20)
+    return lambda: arena.empty((1 << 16,), np.dtype(np.uint8))
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="no timers here")
+@pytest.mark.parametrize("made", [a_batch, a_result_of_a_process, lambda: Lock])
+def test_no_interrupt_is_lost_in_the_end_of_what_lives_as_long_as_a_batch(made, monkeypatch):
+    sent, lost, make = [], [], made()
+
+    def interrupt(number, frame):
+        sent.append(number)
+        raise KeyboardInterrupt
+
+    def make_many(seconds, count):
+        signal.setitimer(signal.ITIMER_REAL, seconds)
+        while len(sent) < count:
+            make()
+
+    monkeypatch.setattr(sys, "unraisablehook", lost.append)
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        for count in range(1, 101):
+            with pytest.raises(KeyboardInterrupt):
+                make_many(0.001 + count * 1e-5, count)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert not lost
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")

@@ -127,15 +127,6 @@ def test_objects_go_to_several_arrays_too():
     assert [out.tolist() for out in outs] == [[3], ["b", None]]
 
 
-def test_the_next_multiple_lies_where_the_reference_says():
-    raw = np.empty(300, np.uint8)
-    for start in range(130):
-        for size in (1, 8, 64):
-            offset = kernels.misalignment(raw[start:], size)
-            assert offset == reference.misalignment(raw[start:], size) < size
-            assert raw[start + offset :].ctypes.data % size == 0
-
-
 KEYS = st.integers(0, 2**64 - 1)
 
 

@@ -1,7 +1,8 @@
 import gc
-import os
+import importlib.util
 import subprocess
 import sys
+import sysconfig
 import textwrap
 import threading
 import weakref
@@ -9,68 +10,123 @@ import weakref
 import numpy as np
 import pytest
 
-from playhead import Dataset
-from playhead.plan import aligned
-from playhead.plan.aligned import IDLE, UNCOUNTED, WORTH_KEEPING, _stock, aligned_empty
+from playhead import Dataset, kernels
+from playhead.plan.aligned import aligned_copy, aligned_empty
 
 BYTE = np.dtype(np.uint8)
+LEAST = 1 << 16  # bytes of a piece that is kept
+MOST = 64 << 20  # bytes that are kept
+ALL = 1 << 40
+
+native = pytest.mark.skipif(not kernels.NATIVE, reason="the reference keeps no memory")
 
 
 @pytest.fixture(autouse=True)
 def nothing_kept():
     gc.collect()
-    _stock._sweep()
-    _stock._pieces.clear()
-    _stock.nbytes = 0
+    assert kernels.trim(0) == 0
 
 
 def address(array):
     return array.ctypes.data
 
 
+@pytest.mark.parametrize("nbytes", [0, 1, 63, 64, 65, LEAST - 1, LEAST, LEAST + 1, 5 << 20])
+def test_memory_is_aligned_writable_and_of_the_size_asked_for(nbytes):
+    kept = [memoryview(kernels.memory(nbytes)) for _ in range(3)]
+    for value, view in enumerate(kept):
+        assert view.nbytes == nbytes and not view.readonly
+        array = np.frombuffer(view, np.uint8)
+        array[:] = value
+        assert address(array) % kernels.ALIGNMENT == 0 or not nbytes
+    assert all(set(view[:5000]) <= {value} for value, view in enumerate(kept))
+
+
+@pytest.mark.parametrize(
+    ("nbytes", "error"), [(-1, ValueError), (sys.maxsize, MemoryError), ("1", TypeError)]
+)
+def test_memory_of_no_size_is_refused(nbytes, error):
+    with pytest.raises(error):
+        kernels.memory(nbytes)
+
+
+@native
 def test_memory_is_used_again_once_its_last_view_is_gone():
-    array = aligned_empty((WORTH_KEEPING,), BYTE)
+    array = aligned_empty((LEAST,), BYTE)
     at, view = address(array), array[10:20].reshape(2, 5)
     del array
-    other = aligned_empty((WORTH_KEEPING,), BYTE)
+    other = aligned_empty((LEAST,), BYTE)
     assert address(other) != at
     del view
-    again = aligned_empty((WORTH_KEEPING // 4,), np.dtype(np.float32))
+    again = aligned_empty((LEAST // 4,), np.dtype(np.float32))
     assert address(again) == at and again.flags.writeable and again.flags.c_contiguous
 
 
+@native
 def test_a_view_of_another_library_keeps_the_memory():
-    array = aligned_empty((WORTH_KEEPING,), BYTE)
+    array = aligned_empty((LEAST,), BYTE)
     at, view = address(array), memoryview(array)
     del array
-    assert address(aligned_empty((WORTH_KEEPING,), BYTE)) != at
+    assert address(aligned_empty((LEAST,), BYTE)) != at
     view.release()
 
 
-@pytest.mark.parametrize("nbytes", [0, 1, WORTH_KEEPING - 1])
-def test_small_arrays_are_the_allocators(nbytes):
+@pytest.mark.parametrize("nbytes", [0, 1, LEAST - 1, MOST + 1])
+def test_small_and_huge_arrays_are_the_allocators(nbytes):
     array = aligned_empty((nbytes,), BYTE)
     del array
-    assert _stock.nbytes == 0
+    assert kernels.trim(ALL) == 0
 
 
-def test_what_waits_is_bounded_and_sizes_unused_for_long_go_first(monkeypatch):
-    monkeypatch.setattr(aligned, "IDLE", 4 * WORTH_KEEPING)
-    old = [aligned_empty((WORTH_KEEPING + 1,), BYTE) for _ in range(3)]
+@native
+@pytest.mark.parametrize(
+    "nbytes", [LEAST, LEAST + 1, 100_000, (1 << 20) - 1, (1 << 20) + 1, 50_000_000, MOST]
+)
+def test_a_piece_is_an_eighth_larger_than_its_array_at_most_and_serves_arrays_of_about_its_size(
+    nbytes,
+):
+    array = aligned_empty((nbytes,), BYTE)
+    at = address(array)
+    del array
+    size = kernels.trim(ALL)
+    assert nbytes <= size <= nbytes * 9 // 8
+    array = aligned_empty((size,), BYTE)
+    assert address(array) == at and kernels.trim(ALL) == 0
+    array[-1] = 1
+    del array
+    larger = aligned_empty((size + 1,), BYTE)
+    assert larger.nbytes > size == kernels.trim(ALL)
+
+
+@native
+def test_what_waits_is_bounded_and_sizes_unused_for_long_go_first():
+    old = [aligned_empty((MOST // 8,), BYTE) for _ in range(3)]
     del old
-    assert _stock.nbytes == 3 * (WORTH_KEEPING + 1)
-    new = [aligned_empty((WORTH_KEEPING,), BYTE) for _ in range(3)]
+    assert kernels.trim(ALL) == MOST // 8 * 3
+    new = [aligned_empty((MOST // 4,), BYTE) for _ in range(3)]
     del new
-    assert _stock.nbytes <= 4 * WORTH_KEEPING
-    assert _stock.take(WORTH_KEEPING + 1) is None and _stock.take(WORTH_KEEPING) is not None
+    assert kernels.trim(ALL) == MOST // 4 * 3 + MOST // 8 * 2
+    assert kernels.trim(MOST - MOST // 4) == MOST // 4 * 3
+    array = aligned_empty((MOST // 4,), BYTE)
+    assert kernels.trim(ALL) == MOST // 4 * 2
+    del array
+    assert kernels.trim(1) == 0
 
 
+@native
 def test_an_array_larger_than_all_that_may_wait_does_not_drive_the_others_out():
-    kept = aligned_empty((WORTH_KEEPING,), BYTE)
+    kept = aligned_empty((LEAST,), BYTE)
     del kept
-    large = aligned_empty((IDLE + 1,), BYTE)
+    large = aligned_empty((MOST + 1,), BYTE)
     del large
-    assert _stock.nbytes == WORTH_KEEPING
+    assert kernels.trim(ALL) == LEAST
+
+
+def test_a_copy_is_the_same_values_in_memory_of_its_own():
+    array = np.arange(60_000, dtype=">i4").reshape(300, 200)[::-2, 3:]
+    copy = aligned_copy(array)
+    assert copy.dtype == array.dtype and copy.flags.c_contiguous and address(copy) % 64 == 0
+    assert (copy == array).all() and not np.shares_memory(copy, array)
 
 
 def test_threads_that_make_and_drop_arrays_never_share_one():
@@ -79,7 +135,7 @@ def test_threads_that_make_and_drop_arrays_never_share_one():
     def work(number):
         kept = []
         for k in range(1500):
-            array = aligned_empty((WORTH_KEEPING // 8,), np.dtype(np.int64))
+            array = aligned_empty((LEAST // 8,), np.dtype(np.int64))
             array[:] = number
             kept.append(array)
             if k % 3 == 2:
@@ -94,70 +150,25 @@ def test_threads_that_make_and_drop_arrays_never_share_one():
     assert not wrong
 
 
-def test_an_array_that_dies_while_others_are_counted_is_counted_later():
-    class Dying(dict):
-        """The stock's pieces; as one is put there, the garbage collector finds an array."""
-
-        def __setitem__(self, size, pieces):
-            found.clear()
-            super().__setitem__(size, pieces)
-
-    large = 2 << 20  # counted at once
-    found = [aligned_empty((large,), BYTE)]
-    array = aligned_empty((2 * large,), BYTE)
-    _stock._pieces = Dying()
+@native
+def test_arrays_keep_the_module_that_made_their_memory():
+    spec = importlib.util.find_spec("playhead._kernels")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    assert module is not kernels._c
+    with pytest.raises(TypeError):
+        type(module.memory(1))()
+    array = np.frombuffer(module.memory(LEAST), np.uint8)
+    array[:] = 7
+    gone = weakref.ref(module)
+    del module, spec
+    gc.collect()
+    assert gone() is not None and (array == 7).all()
     del array
-    assert not found
-    assert _stock.nbytes == 3 * large
-    assert len(_stock.take(large)) == large and len(_stock.take(2 * large)) == 2 * large
-    assert _stock.nbytes == 0
-
-
-def test_few_small_arrays_are_counted_when_the_next_is_made():
-    arrays = [aligned_empty((WORTH_KEEPING,), BYTE) for _ in range(2 * UNCOUNTED)]
-    places = {address(array) for array in arrays}
-    while arrays:
-        arrays.pop()
-        left = 2 * UNCOUNTED - len(arrays) - _stock.nbytes // WORTH_KEEPING
-        assert 0 <= left <= UNCOUNTED
-    assert address(aligned_empty((WORTH_KEEPING,), BYTE)) in places
-
-
-def test_an_interrupt_while_pieces_are_counted_leaves_a_stock_that_works():
-    class Interrupted(dict):
-        def __setitem__(self, size, pieces):
-            raise KeyboardInterrupt
-
-    _stock.take(1)
-    _stock._left.append(np.empty(2 << 20, BYTE))
-    _stock.nbytes = IDLE  # as if many pieces had gone with the interrupt
-    _stock._pieces = Interrupted()
-    with pytest.raises(KeyboardInterrupt):
-        _stock.take(WORTH_KEEPING)
-    _stock._pieces = {}
-    for _ in range(2):  # the first finds too many bytes, though there is no piece
-        _stock.leave(np.empty(2 << 20, BYTE))
-    assert _stock.nbytes == 2 << 20
-    assert len(_stock.take(2 << 20)) == 2 << 20
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
-@pytest.mark.filterwarnings(
-    "ignore:.*multi-threaded:DeprecationWarning", "ignore:os.fork:RuntimeWarning"
-)
-def test_the_stock_works_in_a_child_forked_while_it_was_in_use():
-    with _stock._lock:
-        child = os.fork()
-        if child == 0:
-            code = 1
-            try:
-                array = aligned_empty((WORTH_KEEPING,), BYTE)
-                del array
-                _stock._sweep()
-                code = 0 if _stock.nbytes == WORTH_KEEPING else 2
-            finally:
-                os._exit(code)
-    assert os.waitpid(child, 0)[1] == 0
+    gc.collect()
+    assert kernels.trim(ALL) == 0
+    if not sysconfig.get_config_var("Py_GIL_DISABLED"):  # there types stay for ever
+        assert gone() is None
 
 
 @pytest.mark.parametrize("options", [None, {"workers": 1}, {"workers": 3}])

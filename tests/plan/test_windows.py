@@ -71,7 +71,9 @@ def test_what_follows_a_window_is_given_some_of_it_at_a_time():
 
 def test_elements_of_a_window_have_memory_of_their_own():
     rows = [row["x"] for row in stream(200).shuffle(50, seed=1)]
-    assert all(row.ctypes.data % 64 == 0 and row.base.nbytes <= row.nbytes + 64 for row in rows)
+    assert all(
+        row.ctypes.data % 64 == 0 and memoryview(row.base).nbytes <= row.nbytes + 64 for row in rows
+    )
     rows[0][:] = 7
     assert rows[1][0] != 7
 

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from playhead.execution.memory import Memory, aligned
+from playhead.plan.living import Living
 from playhead.plan.lock import Lock
 
 PAGE = mmap.PAGESIZE
@@ -40,10 +41,10 @@ class Arena:
         self._address = np.frombuffer(self._map, np.uint8).__array_interface__["data"][0]
         self._free = FreeList(self.size)
         self._lock = Lock()
-        # A finaliser may run anywhere, also below while the lock is held: it only leaves a note here.
-        self._dropped: deque[Region] = deque()
-        self._arrays: dict[int, int] = {}  # where they begin, and their bytes
-        self._given = 0
+        # An array may die anywhere, also below while the lock is held. Its weak reference only comes in here,
+        # and nothing in Python runs then: an interrupt that fell into that would be lost.
+        self._dropped: deque[weakref.ref[Any]] = deque()
+        self._arrays: dict[int, tuple[weakref.ref[Any], Region]] = {}  # by the reference's id
         self._idle = 0
         # A child made by fork has the arrays of that moment, too: what they show may never change.
         self._inherited: set[int] = set()
@@ -54,7 +55,7 @@ class Arena:
         """Bytes over which there are arrays."""
         with self._lock:
             self._sweep()
-            return self._given
+            return sum(nbytes for _, (_, nbytes) in self._arrays.values())
 
     @property
     def taken(self) -> int:
@@ -86,10 +87,9 @@ class Arena:
         assert self._map is not None
         array = np.frombuffer(self._map, np.uint8, nbytes, at)
         region = at, aligned(max(1, nbytes))
-        weakref.finalize(array, self._dropped.append, region).atexit = False
         with self._lock:
-            self._arrays[at] = region[1]
-            self._given += region[1]
+            reference = weakref.ref(array, self._dropped.append)
+            self._arrays[id(reference)] = reference, region
         return array
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any] | None:
@@ -118,9 +118,10 @@ class Arena:
 
     def _sweep(self) -> None:
         while self._dropped:
-            at, nbytes = self._dropped.popleft()
-            self._given -= nbytes
-            del self._arrays[at]
+            noted = self._arrays.pop(id(self._dropped.popleft()), None)
+            if noted is None:
+                continue  # an interrupt came between the two lines of `array`
+            at, nbytes = noted[1]
             if at in self._inherited:
                 self._inherited.discard(at)  # never free again, not even for other arrays
             else:
@@ -130,7 +131,7 @@ class Arena:
         """A child is about to be made by fork: the arrays that there are keep their memory for ever."""
         with self._lock:
             self._sweep()
-            self._inherited.update(self._arrays)
+            self._inherited.update(at for _, (at, _) in self._arrays.values())
 
     def _put(self, at: int, nbytes: int) -> None:
         self._free.put(at, nbytes)
@@ -153,11 +154,11 @@ class Arena:
                     return  # not every file system can
 
 
-_arenas: weakref.WeakSet[Arena] = weakref.WeakSet()
+_arenas: Living[Arena] = Living()
 
 
 def _fork() -> None:
-    for arena in list(_arenas):
+    for arena in _arenas:
         arena.fork()
 
 
@@ -166,41 +167,41 @@ if hasattr(os, "register_at_fork"):
 
 
 class FreeList:
-    """The gaps between regions in their order; neighbours are one gap. First fit."""
+    """The gaps between regions in their order; neighbours are one gap. First fit.
+
+    The list changes in one statement: an interrupt may lose a region, but never breaks it.
+    """
 
     def __init__(self, size: int) -> None:
-        self._starts = [0]
-        self._sizes = [size]
-        self.total = size
+        self._gaps = [(0, size)]
+
+    @property
+    def total(self) -> int:
+        return sum(size for _, size in self._gaps)
 
     def gaps(self) -> list[Region]:
-        return list(zip(self._starts, self._sizes, strict=True))
+        return list(self._gaps)
 
     def take(self, nbytes: int, alignment: int) -> int | None:
         """Where the first gap has `nbytes` at a multiple of `alignment`; they are no gap any more."""
-        for k, (start, size) in enumerate(zip(self._starts, self._sizes, strict=True)):
+        for k, (start, size) in enumerate(self._gaps):
             at = -(-start // alignment) * alignment
             if at + nbytes > start + size:
                 continue
             pieces = [(start, at - start), (at + nbytes, start + size - at - nbytes)]
-            left = [piece for piece in pieces if piece[1]]
-            self._starts[k : k + 1] = [piece[0] for piece in left]
-            self._sizes[k : k + 1] = [piece[1] for piece in left]
-            self.total -= nbytes
+            self._gaps[k : k + 1] = [piece for piece in pieces if piece[1]]
             return at
         return None
 
     def put(self, at: int, nbytes: int) -> None:
         """Bytes that were taken are free again."""
-        k = bisect.bisect(self._starts, at)
+        k = bisect.bisect(self._gaps, (at, 0))
         start, end, first, last = at, at + nbytes, k, k
-        if k and self._starts[k - 1] + self._sizes[k - 1] == at:
-            start, first = self._starts[k - 1], k - 1
-        if k < len(self._starts) and self._starts[k] == end:
-            end, last = end + self._sizes[k], k + 1
-        self._starts[first:last] = [start]
-        self._sizes[first:last] = [end - start]
-        self.total += nbytes
+        if k and sum(self._gaps[k - 1]) == at:
+            start, first = self._gaps[k - 1][0], k - 1
+        if k < len(self._gaps) and self._gaps[k][0] == end:
+            end, last = sum(self._gaps[k]), k + 1
+        self._gaps[first:last] = [(start, end - start)]
 
 
 def affordable(most: int) -> int:

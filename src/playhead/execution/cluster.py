@@ -13,6 +13,7 @@ import numpy as np
 
 from playhead.errors import PipelineError
 from playhead.plan.compute import Job, Outcome, Result
+from playhead.plan.living import Living
 from playhead.plan.node import Node
 from playhead.plan.prefetch import AUTOTUNE
 
@@ -123,7 +124,7 @@ def cpus(ray: Any) -> int:
     return max(1, int(ray.cluster_resources().get("CPU", 0)))
 
 
-_open: weakref.WeakSet[Courier] = weakref.WeakSet()
+_open: Living[Courier] = Living()
 _abandoned: list[
     Courier
 ] = []  # a forked child must not even release their references: it has no connection
@@ -136,6 +137,6 @@ def _end_with_the_interpreter() -> None:
 
 
 def _end_all() -> None:
-    for courier in list(_open):
+    for courier in _open:
         courier.stop()
         courier.thread.join(1.0)

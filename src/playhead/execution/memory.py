@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from playhead.plan.aligned import ALIGNMENT
+from playhead.kernels import ALIGNMENT
 
 
 def aligned(nbytes: int) -> int:

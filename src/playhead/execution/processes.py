@@ -22,6 +22,7 @@ from playhead.execution.parcels import Packing
 from playhead.execution.pool import cores
 from playhead.plan.aligned import aligned_empty
 from playhead.plan.compute import Job, Outcome, Pace, Result
+from playhead.plan.living import Living
 from playhead.plan.node import Node
 from playhead.plan.prefetch import AUTOTUNE
 
@@ -210,12 +211,12 @@ def _unsendable(error: Exception) -> errors.PipelineError:
     )
 
 
-_open: weakref.WeakSet[Supervisor] = weakref.WeakSet()
+_open: Living[Supervisor] = Living()
 
 
 def _end_all() -> None:
     """The interpreter ends: nobody will take what is still computed."""
-    for supervisor in list(_open):
+    for supervisor in _open:
         if supervisor.process == os.getpid():
             supervisor.stop(grace=0.0)
             supervisor.thread.join(10.0)

@@ -22,6 +22,7 @@ from playhead.execution.pool import cores
 from playhead.plan.aligned import aligned_empty
 from playhead.plan.compute import Job, Outcome, Pace, Result, perform
 from playhead.plan.leaving import until
+from playhead.plan.living import Living
 from playhead.plan.prefetch import AUTOTUNE
 
 MOST_FOR_EACH_CORE = 16  # threads may wait for disks and networks instead of computing
@@ -166,7 +167,7 @@ def _stop(desk: _Desk, finalizing: Callable[[], bool] = sys.is_finalizing) -> No
         future.cancel()
 
 
-_open: weakref.WeakSet[_Desk] = weakref.WeakSet()
+_open: Living[_Desk] = Living()
 
 
 def _end() -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import threading
-import weakref
 from collections.abc import Callable
+
+from playhead.plan.living import Living
 
 
 class Lock:
@@ -37,11 +38,11 @@ class Lock:
         return Lock, ()
 
 
-_locks: weakref.WeakSet[Lock] = weakref.WeakSet()
+_locks: Living[Lock] = Living()
 
 
 def _reopen_all() -> None:
-    for lock in list(_locks):
+    for lock in _locks:
         lock.reopen()
 
 

@@ -9,11 +9,12 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
-import weakref
 from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
+
+from playhead.plan.living import Living
 
 Pull = Callable[[], tuple[Any, ...]]
 
@@ -61,11 +62,11 @@ class _Source:
             self.busy = False
 
 
-_open: weakref.WeakSet[Carrier] = weakref.WeakSet()
+_open: Living[Carrier] = Living()
 
 
 def _end_all() -> None:
-    for carrier in list(_open):
+    for carrier in _open:
         carrier.end()
 
 

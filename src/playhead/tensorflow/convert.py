@@ -10,7 +10,8 @@ import numpy as np
 import tensorflow as tf
 
 from playhead.errors import PipelineError, UnequalElements
-from playhead.plan.aligned import ALIGNMENT, aligned_copy
+from playhead.kernels import ALIGNMENT
+from playhead.plan.aligned import aligned_copy
 from playhead.plan.block import ArraySpec, Element, Nest, map_nest, named_leaves, object_array
 from playhead.plan.description import unseeded
 from playhead.plan.node import INFINITE, UNKNOWN, Node

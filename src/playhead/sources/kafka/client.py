@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from playhead.errors import MissingSource, PipelineError, SourceError
+from playhead.plan.living import Living
 from playhead.sources.kafka.bounds import Bound, Partition, name_of
 
 Result = TypeVar("Result")
@@ -274,11 +275,11 @@ class Client:
             self.close()
 
 
-_clients: weakref.WeakSet[Client] = weakref.WeakSet()
+_clients: Living[Client] = Living()
 
 
 def _forget_all() -> None:
-    for client in list(_clients):
+    for client in _clients:
         client.forget()
 
 
