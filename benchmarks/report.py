@@ -128,39 +128,71 @@ def markdown(results: Sequence[Result]) -> str:
 
 
 def plot(results: Sequence[Result], path: Path) -> None:
-    """Horizontal bars of the ratios, a panel for each case."""
+    """A panel for each case, a point for each peer: its speed against playhead's, which is the line at 1."""
     import matplotlib
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
+    from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
     shown = [r for r in results if OURS in r.values and len(r.values) > 1]
     if not shown:
         return
     columns = 2
     rows = -(-len(shown) // columns)
-    figure, axes = plt.subplots(rows, columns, figsize=(12, 2.3 * rows), squeeze=False)
+    figure, axes = plt.subplots(rows, columns, figsize=(13, 2.4 * rows), squeeze=False)
     for axis in axes.flat[len(shown) :]:
         axis.axis("off")
     for axis, result in zip(axes.flat, shown, strict=False):
-        peers = sorted(result.values, key=lambda p: result.ratio(p) or 0.0, reverse=True)
-        ratios = [result.ratio(peer) or 0.0 for peer in peers]
-        # A bar is a peer's speed against ours: 1 is playhead.
-        speeds = [1 / ratio if ratio else 0.0 for ratio in ratios]
-        colors = ["#d9480f" if peer.startswith(OURS) else "#868e96" for peer in peers]
-        axis.barh(peers, speeds, color=colors)
-        axis.set_xscale("log")
+        speeds = {p: 1 / ratio for p in result.values if (ratio := result.ratio(p))}
+        peers = sorted(speeds, key=speeds.__getitem__)
+        values = [speeds[peer] for peer in peers]
+        colors = ["#d9480f" if peer.startswith(OURS) else "#495057" for peer in peers]
+        axis.hlines(peers, 1, values, color=colors, linewidth=1.5)
+        axis.scatter(values, peers, color=colors, s=28, zorder=3)
         axis.axvline(1, color="#d9480f", linewidth=0.8)
-        axis.set_title("\n".join(textwrap.wrap(result.title, 52)), fontsize=9, loc="left")
-        axis.tick_params(labelsize=8)
-        axis.spines[["top", "right"]].set_visible(False)
-        for at, (speed, peer) in enumerate(zip(speeds, peers, strict=True)):
+        for peer, color in zip(peers, colors, strict=True):
             axis.annotate(
-                f"{number(result.median(peer))} {result.unit}",
-                (speed, at), xytext=(3, 0), textcoords="offset points", va="center", fontsize=7,
+                f"{short(result.median(peer))} {result.unit}",
+                (1.02, peer), xycoords=("axes fraction", "data"), va="center", fontsize=8, color=color,
             )  # fmt: skip
-        axis.margins(x=0.35)
-    figure.supxlabel("speed against playhead, more is better (log scale)", fontsize=9)
-    figure.tight_layout()
+        axis.set_xscale("log")
+        low, high = min(values), max(values)
+        axis.set_xlim(min(low / 1.3, 0.5), max(high * 1.3, 2))
+        axis.xaxis.set_major_locator(FixedLocator(marks(low, high)))
+        axis.xaxis.set_minor_locator(NullLocator())
+        axis.xaxis.set_major_formatter(FuncFormatter(lambda speed, at: times(speed)))
+        axis.set_ylim(-0.6, len(peers) - 0.4)
+        axis.set_title("\n".join(textwrap.wrap(result.title, 56)), fontsize=9, loc="left")
+        axis.tick_params(labelsize=8, length=0)
+        axis.grid(axis="x", color="#dee2e6", linewidth=0.6)
+        axis.set_axisbelow(True)
+        axis.spines[["top", "right", "left"]].set_visible(False)
+    figure.supxlabel(
+        "speed against playhead on a logarithmic scale: further right is better", fontsize=9
+    )
+    figure.tight_layout(h_pad=1.5, rect=(0, 0.01, 1, 1))
     figure.savefig(path, dpi=110)
     plt.close(figure)
+
+
+def short(value: float) -> str:
+    """From ten thousand on three digits with k, M or G for thousands, millions or billions."""
+    for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if value >= max(1e4, size * 0.9995):
+            return f"{value / size:.3g}{letter}"
+    return number(value)
+
+
+def marks(low: float, high: float) -> list[float]:
+    """Where the axis is labelled: at powers of ten, or at 1/2, 1 and 2 where there are none but 1."""
+    powers = [10.0**k for k in range(-12, 13) if low / 1.3 <= 10.0**k <= high * 1.3]
+    every = -(-len(powers) // 5)
+    at = powers.index(1.0) if 1.0 in powers else 0
+    return powers[at % every :: every] if len(powers) > 1 else [0.5, 1.0, 2.0]
+
+
+def times(speed: float) -> str:
+    if speed < 0.99:
+        return f"1/{1 / speed:,.0f}"
+    return f"{speed:,.0f}"

