@@ -2071,7 +2071,7 @@ static PyType_Spec memory_spec = {
 static PyObject *py_memory(PyObject *module, PyObject *count)
 {
     State *state = PyModule_GetState(module);
-    Py_ssize_t bytes = PyLong_AsSsize_t(count);
+    Py_ssize_t bytes = PyNumber_AsSsize_t(count, PyExc_MemoryError);
     if (bytes < 0) {
         if (!PyErr_Occurred())
             PyErr_SetString(PyExc_ValueError, "memory of fewer than 0 bytes");
@@ -2099,7 +2099,7 @@ static PyObject *py_memory(PyObject *module, PyObject *count)
 static PyObject *py_trim(PyObject *module, PyObject *count)
 {
     State *state = PyModule_GetState(module);
-    Py_ssize_t most = PyLong_AsSsize_t(count);
+    Py_ssize_t most = PyNumber_AsSsize_t(count, NULL); /* as much as there can be where it is more */
     if (most < 0 && PyErr_Occurred())
         return NULL;
     trim(state, most < 0 ? 0 : (size_t)most);

@@ -42,12 +42,21 @@ def test_memory_is_aligned_writable_and_of_the_size_asked_for(nbytes):
     assert all(set(view[:5000]) <= {value} for value, view in enumerate(kept))
 
 
+@native
 @pytest.mark.parametrize(
-    ("nbytes", "error"), [(-1, ValueError), (sys.maxsize, MemoryError), ("1", TypeError)]
+    ("nbytes", "error"),
+    [(-1, ValueError), (sys.maxsize, MemoryError), (1 << 70, MemoryError), (1.0, TypeError)],
 )
 def test_memory_of_no_size_is_refused(nbytes, error):
     with pytest.raises(error):
         kernels.memory(nbytes)
+
+
+def test_a_shape_may_hold_integers_of_numpy():
+    shape = tuple(np.array([3, 5000], np.int32))
+    assert aligned_empty(shape, np.dtype(np.float64)).shape == (3, 5000)
+    assert aligned_empty((), np.dtype(np.float64)).shape == ()
+    assert aligned_empty((2, 3), np.dtype("S0")).tolist() == [[b""] * 3] * 2
 
 
 @native
