@@ -2077,14 +2077,12 @@ static PyObject *py_memory(PyObject *module, PyObject *count)
             PyErr_SetString(PyExc_ValueError, "memory of fewer than 0 bytes");
         return NULL;
     }
-    if (bytes > PY_SSIZE_T_MAX - (Py_ssize_t)sizeof(Piece) - ALIGNMENT)
-        return PyErr_NoMemory();
     size_t size = size_for((size_t)bytes);
     Piece *piece = size < SIZES ? take_piece(state, size) : NULL;
-    if (!piece)
+    if (!piece && bytes <= PY_SSIZE_T_MAX - (Py_ssize_t)sizeof(Piece) - ALIGNMENT)
         piece = new_piece(size, (size_t)bytes);
     if (!piece)
-        return PyErr_NoMemory();
+        return PyErr_Format(PyExc_MemoryError, "no %zd bytes are left for an array", bytes);
     Memory *memory = PyObject_New(Memory, state->type);
     if (!memory) {
         leave_piece(state, piece);
