@@ -41,9 +41,6 @@ def free_threaded(session: nox.Session) -> None:
         "tests/conformance/test_operations.py::"
         "test_it_resumes_exactly_after_every_step_with_any_number_of_workers[tf.data pipeline]",
         "tests/test_frame.py::test_rooms_import_one_way",  # import-linter has no release for it
-        # constants are immortal there, and their references not counted
-        "tests/kernels/test_examples.py::"
-        "test_objects_that_values_replace_are_let_go_and_a_default_is_held_by_each_that_has_it",
         # in a process as large as the tests' resident memory grew there; alone it did not
         "tests/execution/test_faults.py::"
         "test_ten_thousand_iterators_leave_threads_files_and_memory_as_they_were",

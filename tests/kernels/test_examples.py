@@ -345,7 +345,7 @@ def test_arguments_that_do_not_fit_are_refused():
 
 
 def test_values_are_held_by_the_array_alone_and_a_default_by_each_that_has_it():
-    default, place = b"some default", np.zeros(2, np.int64)
+    default, place = bytes(bytearray(b"not immortal")), np.zeros(2, np.int64)
     record = part(1, part(1, part(1, b"a") + part(2, part(1, packed(bytes, [b"new bytes"])))))
     spans, lent = np.empty((0, 3, 2), np.int64), sys.getrefcount(default)
     records = Records([record], place, place, np.array([0, len(record)]))
