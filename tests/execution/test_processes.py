@@ -211,6 +211,22 @@ def test_a_consumer_that_keeps_everything_gets_everything(pool):
         assert batch.flags.writeable and batch.ctypes.data % 64 == 0
 
 
+def test_the_pool_hears_also_after_an_interrupt_in_the_middle_of_ringing_its_bell(pool):
+    dataset = Dataset.range(20).map(lambda x: x + 1).batch(2)
+    made = pool(dataset, workers=1)
+    assert block(submit(made, dataset, 0, 1)).rows()[0].tolist() == [1, 2]
+    made._supervisor._rung = True  # as if the interrupt had come behind this
+    wait_until(lambda: not made._supervisor._rung)
+    with (
+        made._supervisor._lock
+    ):  # as if somebody else were interrupted in there, and his lock free later
+        made._supervisor.stop()  # rings without it
+        assert made._supervisor._rung or not made._supervisor.thread.is_alive()
+    made._supervisor.thread.join(60)
+    assert not made._supervisor.thread.is_alive()
+    made._supervisor.stop()  # its bell is gone
+
+
 class Filling(Job):
     """Writes a number into the part of a sheet that it is sent, then dies if it is told to."""
 

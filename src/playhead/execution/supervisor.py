@@ -12,7 +12,7 @@ import threading
 import time
 from collections import deque
 from multiprocessing import Pipe
-from multiprocessing.connection import wait
+from multiprocessing.connection import Connection, wait
 from typing import Any
 
 from playhead import errors
@@ -54,7 +54,8 @@ class Supervisor:
         self.thread = threading.Thread(target=self._run, name="playhead-processes", daemon=True)
         self._shelf = shelf
         self._lock = threading.Lock()
-        self._bell, self._rope = Pipe(duplex=False)
+        self._bell, rope = Pipe(duplex=False)
+        self._rope: Connection | None = rope  # closed when whoever rings has let go of it
         self._rung = False
         self._needed = False  # before a client's first task, none is started
         self._resting: float | None = None  # since when
@@ -88,7 +89,7 @@ class Supervisor:
         if grace is not None:
             self.grace = grace
         self.closed = True
-        self._ring_unless_locked()
+        self._ring()
 
     def rest(self, client: Client) -> None:
         """Nobody wants the client's tasks any more. Waits for no lock, as `stop`.
@@ -99,7 +100,7 @@ class Supervisor:
         client.left = self._resting = time.monotonic()
         self._needed = False
         self._leaving = True
-        self._ring_unless_locked()
+        self._ring()
 
     def wake(self) -> bool:
         """Whether there is somebody to work for a new client."""
@@ -108,31 +109,26 @@ class Supervisor:
             self._false_starts = 0
             return not self.closed and self.failure is None
 
-    def _ring_unless_locked(self) -> None:
-        if self._lock.acquire(blocking=False):
-            try:
-                self._ring()
-            finally:
-                self._lock.release()
-
     def resize(self, limit: int) -> None:
         with self._lock:
             self.limit = limit
             self._ring()
 
     def _ring(self) -> None:
-        """Let the thread look around. With the lock: the bell is closed under it."""
-        if not self._rung:
+        """Let the thread look around. Without a lock, which an interrupt might leave taken."""
+        rope = self._rope
+        if rope is not None and not self._rung:
             self._rung = True
-            with contextlib.suppress(OSError):
-                self._rope.send_bytes(b"!")
+            with contextlib.suppress(OSError, ValueError):  # one is closed, two at once are one too many
+                rope.send_bytes(b"!")
 
     def abandon(self) -> None:
         """In a forked child: close its ends of the pipes, so that workers hear when the parent is gone."""
         for worker in self.workers:
             worker.connection.close()
         self._bell.close()
-        self._rope.close()
+        if self._rope is not None:
+            self._rope.close()
         self._shelf.close()
         self.arena.close()
 
@@ -217,7 +213,7 @@ class Supervisor:
         heard = wait([self._bell, *(worker.connection for worker in self.workers)], seconds)
         if self._bell in heard:
             self._bell.recv_bytes()
-            self._rung = False
+        self._rung = False  # also where an interrupt came between saying so and ringing
         for worker in [w for w in self.workers if w.connection in heard]:
             try:
                 self._hear(worker, worker.connection.recv_bytes())
@@ -363,9 +359,8 @@ class Supervisor:
                     task.future.set_exception(self.failure)
                 else:
                     task.future.set_result(Outcome(error=errors.WorkerLost("the pool was closed")))
-        with self._lock:
-            self._bell.close()
-            self._rope.close()
+        self._rope = None
+        self._bell.close()
         self._shelf.close()
         self.arena.close()
 
