@@ -119,7 +119,8 @@ class Supervisor:
         rope = self._rope
         if rope is not None and not self._rung:
             self._rung = True
-            with contextlib.suppress(OSError, ValueError):  # one is closed, two at once are one too many
+            # It may be closed meanwhile, and where two ring at once, Windows hears one.
+            with contextlib.suppress(OSError, ValueError):
                 rope.send_bytes(b"!")
 
     def abandon(self) -> None:
